@@ -3,7 +3,7 @@
  * Asking twice is normal: the second ask is `repeated` and stores nothing.
  */
 import type { Command, CommandEnvelope, Fence } from './commands.ts'
-import type { Instant, TaskEvent } from './events.ts'
+import type { Instant, Json, TaskEvent } from './events.ts'
 import { type LifecycleDefinition, mayEnterStep, stepLimitMs, type Trigger, transition } from './lifecycle.ts'
 import { LIMITS } from './limits.ts'
 import { type Refusal, type RefusalCode, refusal } from './refusals.ts'
@@ -33,7 +33,9 @@ export function decide(task: Task | null, envelope: CommandEnvelope, given: Give
   const { command, commandId, ifRevision, actor } = envelope
   if (command.trigger === 'SUBMIT') return submit(task, command, given)
   if (task === null) return refuse('not_found')
-  if (task.recentCommandIds.includes(commandId)) return { kind: 'repeated' }
+  // START is recognised by its token alone: "repeated" tells a worker that it holds the lease, which must not
+  // be said of an attempt that has ended since.
+  if (command.trigger !== 'START' && task.recentCommandIds.includes(commandId)) return { kind: 'repeated' }
   if (ifRevision !== null && ifRevision !== task.revision)
     return refuse('revision_mismatch', `It is at revision ${task.revision}, not ${ifRevision}.`)
   switch (command.trigger) {
@@ -149,10 +151,13 @@ const isRefused = (outcome: ProcessingTask | Decision): outcome is Decision => '
 function step(task: Task, command: Asked<'STEP'>, given: Given): Decision {
   const running = held(task, command, 'STEP', given)
   if (isRefused(running)) return running
-  if (running.step === command.step && command.context === undefined) return { kind: 'repeated' }
+  // The step it is in, asked again, may set the context anew; it does not buy the step more time.
+  const stays = running.step === command.step
+  if (stays && (command.context === undefined || isSame(command.context, running.context)))
+    return { kind: 'repeated' }
   if (running.stepsEntered >= LIMITS.stepsPerAttempt)
     return refuse('too_many_steps', `${LIMITS.stepsPerAttempt} are allowed.`)
-  if (running.step !== command.step && !mayEnterStep(given.definition, running.step, command.step))
+  if (!stays && !mayEnterStep(given.definition, running.step, command.step))
     return refuse('step_not_allowed', `${command.step} was asked after ${running.step ?? 'START'}.`)
   const limitMs = stepLimitMs(given.definition, command.step)
   return accept({
@@ -162,7 +167,7 @@ function step(task: Task, command: Asked<'STEP'>, given: Given): Decision {
       run: running.run,
       attempt: running.attempt,
       step: command.step,
-      stepDeadlineAt: limitMs === null ? null : given.now + limitMs,
+      stepDeadlineAt: stays ? running.stepDeadlineAt : limitMs === null ? null : given.now + limitMs,
       content: withContext({}, command.context),
     },
   })
@@ -252,7 +257,10 @@ function release(task: Task, command: Asked<'RELEASE'>, given: Given): Decision 
 
 function timeOut(task: Task, command: Asked<'TIMEOUT'>, given: Given): Decision {
   const { timer, attempt, lastHeartbeatAt } = command
-  if (attempt !== null && attempt !== task.attempt)
+  const ofTask = timer === 'queue' || timer === 'total'
+  if (attempt === null ? !ofTask : attempt > task.attempt)
+    return refuse('unknown_attempt', `Attempt ${task.attempt} is the current one.`)
+  if (attempt !== null && attempt < task.attempt)
     return refuse('stale_attempt', `Attempt ${task.attempt} is the current one.`)
   const refused = move(task, `TIMEOUT:${timer}`, given)
   if (refused) return refused
@@ -349,5 +357,7 @@ function withContext<T extends object>(
 ) {
   return context === undefined ? content : { ...content, context }
 }
+
+const isSame = (one: Json, other: Json): boolean => JSON.stringify(one) === JSON.stringify(other)
 
 const instantText = (at: Instant): string => new Date(at).toISOString()

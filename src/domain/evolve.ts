@@ -2,8 +2,8 @@
  * The fold: a task after one more event. It follows the stored events alone, needs no definition and no
  * clock, and asserts what only a broken stream could violate.
  */
-import type { Instant, RecordedEvent, TaskError } from './events.ts'
-import type { TimeoutTimer } from './lifecycle.ts'
+import type { Instant, Json, RecordedEvent, TaskError } from './events.ts'
+import { eventFits, type TimeoutTimer } from './lifecycle.ts'
 import { LIMITS } from './limits.ts'
 import {
   type EndedAttempt,
@@ -30,6 +30,11 @@ export function evolve(taskId: string, task: Task | null, recorded: RecordedEven
     return submitted(taskId, recorded)
   }
   if (task === null) broken(taskId, revision, `${event.type} before TaskSubmitted`)
+  if (event.type !== 'LateResultRecorded') {
+    if (!eventFits(task.status, event.type)) broken(taskId, revision, `${event.type} while ${task.status}`)
+    if ('attempt' in event.data && event.data.attempt !== task.attempt)
+      broken(taskId, revision, `${event.type} of attempt ${event.data.attempt} while at ${task.attempt}`)
+  }
   const core: TaskCore = {
     ...coreOf(task),
     revision,
@@ -141,6 +146,7 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
         worker: event.data.worker,
         startedAt: at,
         leaseTokenHash: event.data.leaseTokenHash,
+        startCommandId: metadata.commandId,
         leaseDeadlineAt: event.data.leaseDeadlineAt,
         executionDeadlineAt: event.data.executionDeadlineAt,
         step: null,
@@ -153,9 +159,9 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
       return {
         ...running,
         ...core,
-        context: event.data.content.context ?? core.context,
+        context: handedOver(event.data.content.context, core),
         step: event.data.step,
-        stepSince: at,
+        stepSince: event.data.step === running.step ? running.stepSince : at,
         stepDeadlineAt: event.data.stepDeadlineAt,
         stepsEntered: running.stepsEntered + 1,
       }
@@ -180,7 +186,7 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
         ended: 'failed',
         charged: event.data.charged,
         error,
-        context: context ?? core.context,
+        context: handedOver(context, core),
       })
     }
     case 'TaskAttemptTimedOut':
@@ -196,7 +202,7 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
       return {
         ...core,
         ...charge(running, core, 'failed', event.data.charged),
-        context: context ?? core.context,
+        context: handedOver(context, core),
         lastError: error,
         status: 'FAILED',
         startedAt: running.startedAt,
@@ -225,7 +231,7 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
       return {
         ...core,
         ...backToPending(core, ended(running, 'released')),
-        context: event.data.content.context ?? core.context,
+        context: handedOver(event.data.content.context, core),
         releasesInRun: core.releasesInRun + 1,
         status: 'PENDING',
         enteredBy: 'release',
@@ -286,6 +292,10 @@ function ended(task: ProcessingTask, how: EndedAttempt['ended']): readonly Ended
     { attempt, worker, leaseTokenHash, ended: how, lateResultRecorded: false },
   ].slice(-LIMITS.rememberedAttempts)
 }
+
+/** Only what is absent leaves the context as it was; null clears it. */
+const handedOver = (context: Json | undefined, core: TaskCore): Json =>
+  context === undefined ? core.context : context
 
 /** An attempt that ended without success, and what it cost. */
 function charge(task: ProcessingTask, core: TaskCore, how: EndedAttempt['ended'], charged: boolean) {

@@ -103,6 +103,46 @@ const TRIGGER_EVENTS: Record<Trigger, readonly TransitionEvent[]> = {
   'TIMEOUT:total': ['TaskTimedOut'],
 }
 
+/**
+ * Triggers a definition may answer in a status. The fold gives each event one meaning, so a definition can
+ * leave triggers out and choose by guards, but not, say, start an attempt that has ended (RETRYING on START) or
+ * give a run a second outcome (SUCCESS on CANCEL).
+ */
+const STATUS_TRIGGERS: Record<Status, readonly Trigger[]> = {
+  PENDING: ['START', 'CANCEL', 'NOTE', 'TIMEOUT:queue', 'TIMEOUT:total'],
+  PROCESSING: [
+    'STEP',
+    'SUCCEED',
+    'FAIL',
+    'RELEASE',
+    'CANCEL',
+    'NOTE',
+    'TIMEOUT:execution',
+    'TIMEOUT:step',
+    'TIMEOUT:lease',
+    'TIMEOUT:total',
+  ],
+  RETRYING: ['RETRY', 'CANCEL', 'NOTE', 'TIMEOUT:total'],
+  SUCCESS: ['NOTE'],
+  FAILED: ['RETRY', 'NOTE'],
+  CANCELLED: ['NOTE'],
+}
+
+const EVENT_SOURCES = new Map(
+  TRANSITION_EVENTS.map(event => [
+    event,
+    new Set(
+      STATUSES.filter(status =>
+        STATUS_TRIGGERS[status].some(trigger => TRIGGER_EVENTS[trigger].includes(event)),
+      ),
+    ),
+  ]),
+)
+
+/** Whether an event can follow in a status under any definition; the fold refuses a stream where it cannot. */
+export const eventFits = (status: Status, event: TransitionEvent): boolean =>
+  EVENT_SOURCES.get(event)?.has(status) ?? false
+
 /** Timers that make sense in a status: each needs a date that the status carries. */
 const STATUS_TIMERS: Record<Status, readonly Timer[]> = {
   PENDING: ['queue', 'total'],
@@ -113,8 +153,14 @@ const STATUS_TIMERS: Record<Status, readonly Timer[]> = {
   CANCELLED: [],
 }
 
-/** Timers that are certain to be armed in their status; `step` exists only where a step has a limit. */
+/**
+ * Timers whose date every task carries in their status: a definition that left one out would be asked for an
+ * answer it does not have. `step` exists only where a step has a limit.
+ */
 const CERTAIN_TIMERS: readonly Timer[] = ['queue', 'execution', 'lease', 'total', 'retry']
+
+/** Events after which an attempt follows; without a guard they would outlive the budget of attempts. */
+const RETRY_EVENTS: readonly TransitionEvent[] = ['TaskAttemptFailed', 'TaskAttemptTimedOut']
 
 const targetSchema = z.strictObject({
   to: z.enum(STATUSES),
@@ -176,6 +222,7 @@ function targetFaults(
   const faults: string[] = []
   for (const [trigger, targets] of Object.entries(state.on) as [Trigger, Target[]][]) {
     const where = `${status} on ${trigger}`
+    if (!STATUS_TRIGGERS[status].includes(trigger)) faults.push(`${where}: ${status} cannot answer it`)
     targets.forEach((target, index) => {
       const last = index === targets.length - 1
       const expected = EVENT_TARGET[target.event] === 'same' ? status : EVENT_TARGET[target.event]
@@ -184,6 +231,8 @@ function targetFaults(
         faults.push(`${where}: ${target.event} leads to ${expected}, not ${target.to}`)
       if (!TRIGGER_EVENTS[trigger].includes(target.event))
         faults.push(`${where}: ${target.event} does not answer ${trigger}`)
+      if (RETRY_EVENTS.includes(target.event) && !target.guard)
+        faults.push(`${where}: ${target.event} needs a guard that counts the attempts`)
       if (last && target.guard) faults.push(`${where}: the last target must be unconditional`)
       if (!last && !target.guard)
         faults.push(`${where}: a target behind an unconditional one is never chosen`)
@@ -208,8 +257,9 @@ function timerFaults(status: Status, state: z.infer<typeof stateSchema>): string
     if (timer && !state.timers.includes(timer))
       faults.push(`${status}: ${trigger} is answered but its timer is not armed`)
   }
-  if (isOpenStatus(status) && !state.timers.some(timer => CERTAIN_TIMERS.includes(timer)))
-    faults.push(`${status}: an open state needs a timer that leaves it`)
+  for (const timer of CERTAIN_TIMERS)
+    if (STATUS_TIMERS[status].includes(timer) && !state.timers.includes(timer))
+      faults.push(`${status}: an open state needs its timers; ${timer} is missing`)
   return faults
 }
 

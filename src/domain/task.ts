@@ -66,6 +66,8 @@ export interface PendingTask extends TaskCore {
 export interface ProcessingTask extends TaskCore, Started {
   status: 'PROCESSING'
   leaseTokenHash: string
+  /** Command id of the START; a claim that is asked again finds its tasks by it. */
+  startCommandId: string
   /** The first lease; later ones are signals and live outside the log. */
   leaseDeadlineAt: Instant
   executionDeadlineAt: Instant

@@ -1,0 +1,67 @@
+/** Pieces that requests share. A schema here is the only check between the wire and the domain. */
+import { z } from 'zod'
+import type { Json } from '../../domain/events.ts'
+import { LIMITS, NAME_PATTERN } from '../../domain/limits.ts'
+import { cutText, storableText } from '../../domain/text.ts'
+
+/** Lower case as printed; upper case is accepted and folded, braces and other spellings are not (S49). */
+export const taskIdSchema = z
+  .string()
+  .regex(/^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$/, 'must be a UUID')
+  .transform(id => id.toLowerCase())
+
+export const nameSchema = z.string().regex(NAME_PATTERN, 'must match [a-z0-9][a-z0-9._-]{0,63}')
+
+/** Any JSON value; depth and numbers were checked while the body was parsed. */
+export const jsonSchema = z.custom<Json>(value => value !== undefined, 'must be JSON')
+
+/** JSON of a bounded size. The body's own size bounds the usual case, so only large ones are measured. */
+export const boundedJson = (bytes: number) =>
+  jsonSchema.refine(value => !exceeds(value, bytes), `must not exceed ${bytes} bytes of JSON`)
+
+function exceeds(value: Json, bytes: number): boolean {
+  if (typeof value === 'number' || typeof value === 'boolean' || value === null) return false
+  return Buffer.byteLength(JSON.stringify(value)) > bytes
+}
+
+/** Text for people: made storable, refused where it is longer than the limit. */
+export const textSchema = (bytes: number) =>
+  z
+    .string()
+    .transform(storableText)
+    .refine(text => Buffer.byteLength(text) <= bytes, `must not exceed ${bytes} bytes`)
+
+/** Text of an error: cut instead of refused, for a failure report must never bounce for its length (S38). */
+export const cutTextSchema = (bytes: number) =>
+  z.string().transform(text => cutText(storableText(text), bytes))
+
+export const workerSchema = z
+  .string()
+  .min(1)
+  .max(LIMITS.workerLength)
+  // A worker's name is shown at terminals and in logs: printable, no control characters.
+  .regex(/^[\p{L}\p{N}\p{P}\p{S} ]+$/u, 'must be printable text')
+
+export const leaseTokenSchema = z
+  .string()
+  .regex(/^[\x21-\x7e]{16,128}$/, 'must be 16 to 128 visible ASCII characters')
+
+/** A command id or a correlation id: visible ASCII. */
+export const idSchema = z.string().regex(/^[\x21-\x7e]{1,128}$/, 'must be 1 to 128 visible ASCII characters')
+
+export const millisecondsSchema = z
+  .int()
+  .min(LIMITS.timeoutMs.min, `must be at least ${LIMITS.timeoutMs.min} ms; leave it out for the default`)
+  .max(LIMITS.timeoutMs.max, `must be at most ${LIMITS.timeoutMs.max} ms (366 days)`)
+
+export const errorInputSchema = z.strictObject({
+  code: z
+    .string()
+    .regex(/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/, 'must match [A-Za-z0-9][A-Za-z0-9._-]{0,63}')
+    .default('error'),
+  message: cutTextSchema(LIMITS.contentBytes / 4),
+  detail: cutTextSchema(LIMITS.contentBytes / 2).optional(),
+})
+
+export const contextSchema = boundedJson(LIMITS.contextBytes)
+export const resultUrlSchema = z.url({ protocol: /^https?$/ }).max(LIMITS.urlLength)

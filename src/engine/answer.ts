@@ -1,0 +1,35 @@
+import type { RecordedEvent } from '../domain/events.ts'
+import { REFUSALS, type RefusalCode } from '../domain/refusals.ts'
+import type { Task } from '../domain/task.ts'
+
+/** Refusals that come from the machinery around the decision, beside the domain's own. */
+export const ENGINE_REFUSALS = {
+  conflict: 'The task was changed by others again and again while this was decided; ask again.',
+  overloaded: 'Too many commands are waiting; ask again later.',
+  log_unavailable:
+    'The event log cannot be reached; whether the command was stored is not known. Ask again with the same ids.',
+  too_large: 'The event would be larger than the log accepts.',
+  set_aside: 'The stream of this task cannot be read; an operator has to look at it.',
+  internal_error: 'The service failed while it decided this; the reason is in its log.',
+  shutting_down: 'The service is stopping; ask again later.',
+} as const
+
+export const ALL_REFUSALS = { ...REFUSALS, ...ENGINE_REFUSALS } as const
+export type AnyRefusalCode = RefusalCode | keyof typeof ENGINE_REFUSALS
+
+/**
+ * What became of a command.
+ * - `accepted`: its event is durable. `repeated`: it had been accepted before, nothing was stored.
+ * - `refused`: the answer is no; `task` is the state it was refused in, null where there is none.
+ */
+export type Answer =
+  | { kind: 'accepted'; task: Task; event: RecordedEvent }
+  | { kind: 'repeated'; task: Task }
+  | { kind: 'refused'; code: AnyRefusalCode; message: string; task: Task | null }
+
+export const refused = (code: AnyRefusalCode, task: Task | null = null, message?: string): Answer => ({
+  kind: 'refused',
+  code,
+  message: message ?? ALL_REFUSALS[code],
+  task,
+})

@@ -1,0 +1,420 @@
+/**
+ * Command -> load -> decide -> append -> answer.
+ *
+ * Commands of one task form a queue; heads of different queues travel together. One flight is under way at a
+ * time: whatever waits when its append returns goes in the next one (group commit with no added delay).
+ *
+ * A flight's members each go through: taken -> loaded -> decided -> appended -> answered. A conflict takes a
+ * member back to `taken`, a bounded number of times. An answer that stores nothing (repeated, refused) is given
+ * only after the task was caught up with its stream, so that no stale cache can say no.
+ */
+import { randomUUID } from 'node:crypto'
+import type { Logger } from 'pino'
+import type { CommandEnvelope } from '../domain/commands.ts'
+import { type Decision, decide } from '../domain/decide.ts'
+import type { Instant, LifecycleRef, RecordedEvent, TaskEvent } from '../domain/events.ts'
+import { evolve } from '../domain/evolve.ts'
+import { STANDARD_LIFECYCLE } from '../domain/lifecycle.ts'
+import type { Task } from '../domain/task.ts'
+import { encodeEvent, streamOf } from '../eventlog/codec.ts'
+import {
+  type Append,
+  type AppendResult,
+  type EncodedEvent,
+  type EventLog,
+  LogUnavailableError,
+} from '../eventlog/event-log.ts'
+import { type Answer, refused } from './answer.ts'
+import { AppendRetrier } from './append-retrier.ts'
+import type { Clock } from './clock.ts'
+import { type Lifecycles, UnknownLifecycleError } from './lifecycles.ts'
+import { TaskCache } from './task-cache.ts'
+import { type Loaded, TaskReader } from './task-reader.ts'
+
+export interface EngineOptions {
+  log: EventLog
+  clock: Clock
+  lifecycles: Lifecycles
+  logger: Logger
+  /** In [0, 1), for retry jitter. */
+  random?: () => number
+  /** How long an append of unknown outcome is repeated before the command is answered `log_unavailable`. */
+  appendDeadlineMs?: number
+}
+
+/** What the engine needs beside the envelope where the stored salt decides the fingerprint. */
+export type FingerprintOf = (salt: string) => string
+
+/** Told of every stored event, once it is durable, in the order of the task's stream. */
+export type EventListener = (task: Task, event: RecordedEvent) => void
+
+export const ENGINE_LIMITS = {
+  /** Commands waiting or in flight; more are refused as overloaded. */
+  waiting: 20_000,
+  flightTasks: 1_000,
+  flightBytes: 6 * 1024 * 1024,
+  conflicts: 5,
+  /** A command that waited this long for its turn is answered `overloaded`; nothing of it was stored. */
+  waitMs: 15_000,
+} as const
+
+interface Member {
+  envelope: CommandEnvelope
+  fingerprintOf: FingerprintOf | null
+  conflicts: number
+  /** performance.now() when it was asked. */
+  since: number
+  resolve: (answer: Answer) => void
+}
+
+interface Decided {
+  member: Member
+  task: Task | null
+  decision: Decision
+  /** The clock's time of the decision, stored as the event's `at`. */
+  now: Instant
+  /** Whether `task` was caught up with the stream in this flight. */
+  current: boolean
+}
+
+interface Staged extends Decided {
+  append: Append
+  encoded: EncodedEvent
+  recorded: RecordedEvent
+}
+
+export class Engine {
+  readonly #options: EngineOptions
+  readonly #cache = new TaskCache()
+  readonly #reader: TaskReader
+  readonly #retrier: AppendRetrier
+  readonly #listeners = new Set<EventListener>()
+  /** Every task with a command waiting or in flight, its commands in order. */
+  readonly #queues = new Map<string, Member[]>()
+  /** Tasks whose queue head is not in flight, in the order they asked. */
+  #takeable: string[] = []
+  #waiting = 0
+  #scheduled = false
+  #flying = false
+  #stopped = false
+  #drained: (() => void)[] = []
+
+  constructor(options: EngineOptions) {
+    this.#options = options
+    this.#reader = new TaskReader(options.log, this.#cache)
+    this.#retrier = new AppendRetrier(options.log, options.appendDeadlineMs ?? 10_000, options.logger)
+  }
+
+  /** Executes one command. Never rejects for reasons outside this process: those are refusals too. */
+  execute(envelope: CommandEnvelope, fingerprintOf: FingerprintOf | null = null): Promise<Answer> {
+    if (this.#stopped) return Promise.resolve(refused('shutting_down'))
+    if (this.#waiting >= ENGINE_LIMITS.waiting) return Promise.resolve(refused('overloaded'))
+    return new Promise(resolve => {
+      this.#waiting++
+      const member: Member = { envelope, fingerprintOf, conflicts: 0, since: performance.now(), resolve }
+      const queue = this.#queues.get(envelope.taskId)
+      if (queue) queue.push(member)
+      else {
+        this.#queues.set(envelope.taskId, [member])
+        this.#takeable.push(envelope.taskId)
+      }
+      this.#schedule()
+    })
+  }
+
+  /** Executes many commands at once; the answers stand in the order of the commands. */
+  executeMany(envelopes: readonly CommandEnvelope[]): Promise<Answer[]> {
+    return Promise.all(envelopes.map(envelope => this.execute(envelope)))
+  }
+
+  /** The task as its stream says now. @throws LogUnavailableError */
+  read(taskId: string): Promise<Loaded> {
+    return this.#reader.read(taskId)
+  }
+
+  /** Many tasks as their streams say now. @throws LogUnavailableError */
+  readMany(taskIds: readonly string[]): Promise<Map<string, Loaded>> {
+    return this.#reader.readMany(taskIds)
+  }
+
+  /** Subscribes to stored events; returns the way to end it. */
+  onEvent(listener: EventListener): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
+  }
+
+  /** Takes no more commands and waits for those under way; safe to call twice. */
+  async stop(): Promise<void> {
+    this.#stopped = true
+    if (this.#waiting === 0) return
+    await new Promise<void>(resolve => this.#drained.push(resolve))
+  }
+
+  #schedule(): void {
+    if (this.#scheduled || this.#flying || this.#takeable.length === 0) return
+    this.#scheduled = true
+    // The end of this turn of the event loop: commands of one request or one read of the socket gather first.
+    setImmediate(() => {
+      this.#scheduled = false
+      this.#flying = true
+      this.#fly().finally(() => {
+        this.#flying = false
+        this.#schedule()
+      })
+    })
+  }
+
+  async #fly(): Promise<void> {
+    const members = this.#takeable.splice(0, ENGINE_LIMITS.flightTasks).map(id => this.#queues.get(id)![0]!)
+    try {
+      this.#answerOverdue(members)
+      const staged: Staged[] = []
+      let bytes = 0
+      for (const one of await this.#decideAll(members)) {
+        const event = eventOf(one.decision)
+        if (!event) {
+          this.#answer(one.member, answerWithoutEvent(one))
+          continue
+        }
+        const stage = this.#stage(one, event)
+        const size = stage.encoded.data.length + stage.encoded.metadata.length
+        if (staged.length > 0 && bytes + size > ENGINE_LIMITS.flightBytes) this.#takeBack(one.member)
+        else {
+          bytes += size
+          staged.push(stage)
+        }
+      }
+      await this.#append(staged)
+    } catch (error) {
+      this.#failFlight(members, error)
+    }
+  }
+
+  #answerOverdue(members: readonly Member[]): void {
+    const latest = performance.now() - ENGINE_LIMITS.waitMs
+    for (const member of members) if (member.since < latest) this.#answer(member, refused('overloaded'))
+  }
+
+  /** Decides every member on cached state, and again on current state where the answer would store nothing. */
+  async #decideAll(members: readonly Member[]): Promise<Decided[]> {
+    const unknown = members.filter(
+      // A submit expects no stream; should there be one, the append says so.
+      ({ envelope }) => envelope.command.trigger !== 'SUBMIT' && !this.#cache.get(envelope.taskId),
+    )
+    const decided = await this.#decideOn(members, await this.#load(unknown))
+    const doubtful = decided.filter(({ decision, current }) => decision.kind !== 'accepted' && !current)
+    if (doubtful.length === 0) return decided
+    const asked = doubtful.map(({ member }) => member)
+    const again = await this.#decideOn(asked, await this.#load(asked))
+    return [...decided.filter(one => !doubtful.includes(one)), ...again]
+  }
+
+  /** Decides on what was loaded, else on the cache. Members answered on the way are left out. */
+  async #decideOn(members: readonly Member[], loaded: Map<string, Loaded>): Promise<Decided[]> {
+    const pairs = members
+      .filter(member => this.#notAnswered(member))
+      .map(member => {
+        const { taskId } = member.envelope
+        const fresh = loaded.get(taskId)
+        return { member, task: fresh ? taskOf(fresh) : this.#cache.get(taskId), current: fresh !== undefined }
+      })
+    for (const { member, task } of pairs) await this.#learnLifecycle(member, task)
+    return pairs
+      .filter(({ member }) => this.#notAnswered(member))
+      .map(({ member, task, current }) => ({ member, task, current, ...this.#decide(member, task) }))
+  }
+
+  /** Definitions that left the configuration are read from the log once; without one nothing can be decided. */
+  async #learnLifecycle(member: Member, task: Task | null): Promise<void> {
+    const ref = refOf(member, task)
+    if (!ref || this.#options.lifecycles.known(ref)) return
+    try {
+      await this.#options.lifecycles.fetch(ref)
+    } catch (error) {
+      if (!(error instanceof UnknownLifecycleError)) throw error
+      this.#answer(member, refused('set_aside', task, error.message))
+    }
+  }
+
+  /** Reads what members need; a task whose stream is broken is answered at once. */
+  async #load(members: readonly Member[]): Promise<Map<string, Loaded>> {
+    if (members.length === 0) return new Map()
+    const loaded = await this.#reader.readMany(members.map(({ envelope }) => envelope.taskId))
+    for (const member of members) {
+      const one = loaded.get(member.envelope.taskId)!
+      if (one.kind !== 'broken') continue
+      this.#options.logger.error(
+        { taskId: member.envelope.taskId, err: one.error },
+        'stream cannot be folded',
+      )
+      this.#answer(member, refused('set_aside', null, one.error.message))
+    }
+    return loaded
+  }
+
+  #decide(member: Member, task: Task | null): { decision: Decision; now: Instant } {
+    const { envelope, fingerprintOf } = member
+    const { command } = envelope
+    // Clocks of two processes differ a little; a stream's time never goes back.
+    const now = Math.max(this.#options.clock.now(), task?.updatedAt ?? 0)
+    const ref = refOf(member, task)
+    const definition = (ref && this.#options.lifecycles.known(ref)) ?? STANDARD_LIFECYCLE
+    const asked =
+      command.trigger === 'SUBMIT' && task && fingerprintOf
+        ? { ...envelope, command: { ...command, fingerprint: fingerprintOf(task.salt) } }
+        : envelope
+    const random = (this.#options.random ?? Math.random)()
+    return { decision: decide(task, asked, { now, random, definition }), now }
+  }
+
+  #stage(one: Decided, event: TaskEvent): Staged {
+    const { envelope } = one.member
+    const stream = streamOf(envelope.taskId)
+    const { encoded, recorded } = encodeEvent(
+      stream,
+      one.task ? one.task.revision + 1 : 0,
+      randomUUID(),
+      event,
+      {
+        at: one.now,
+        actor: envelope.actor,
+        source: envelope.source,
+        commandId: envelope.commandId,
+        correlationId: envelope.correlationId,
+        causationId: envelope.causationId,
+        trace: envelope.trace,
+        prevHash: one.task?.hash ?? null,
+      },
+    )
+    const append: Append = { stream, expected: one.task?.revision ?? 'no_stream', events: [encoded] }
+    return { ...one, append, encoded, recorded }
+  }
+
+  async #append(staged: readonly Staged[]): Promise<void> {
+    if (staged.length === 0) return
+    const results = await this.#retrier.append(staged.map(({ append }) => append))
+    staged.forEach((one, index) => {
+      this.#settle(one, results[index]!)
+    })
+  }
+
+  #settle(one: Staged, result: AppendResult): void {
+    const { member, decision, recorded } = one
+    const { taskId } = member.envelope
+    switch (result.kind) {
+      case 'appended': {
+        const task = evolve(taskId, one.task, recorded)
+        this.#cache.set(task, one.encoded.data.length)
+        this.#tell(task, recorded)
+        const answer: Answer =
+          decision.kind === 'refused'
+            ? { kind: 'refused', ...decision.refusal, task }
+            : { kind: 'accepted', task, event: recorded }
+        this.#answer(member, answer)
+        return
+      }
+      case 'conflict':
+        this.#cache.delete(taskId)
+        member.conflicts++
+        if (member.conflicts > ENGINE_LIMITS.conflicts) this.#answer(member, refused('conflict', one.task))
+        else this.#retake(member)
+        return
+      case 'rejected':
+        this.#answer(member, refused('too_large', one.task, result.message))
+        return
+    }
+  }
+
+  /** After a conflict the stream is read before anything is decided again, also for a submit. */
+  #retake(member: Member): void {
+    this.#reader.read(member.envelope.taskId).then(
+      () => this.#takeBack(member),
+      error => this.#failFlight([member], error),
+    )
+  }
+
+  #takeBack(member: Member): void {
+    this.#takeable.unshift(member.envelope.taskId)
+    this.#schedule()
+  }
+
+  #failFlight(members: readonly Member[], error: unknown): void {
+    const unavailable = error instanceof LogUnavailableError
+    if (!unavailable) this.#options.logger.error({ err: error }, 'a flight failed')
+    for (const member of members) {
+      if (!this.#notAnswered(member)) continue
+      this.#cache.delete(member.envelope.taskId)
+      this.#answer(member, refused(unavailable ? 'log_unavailable' : 'internal_error'))
+    }
+  }
+
+  #notAnswered(member: Member): boolean {
+    return this.#queues.get(member.envelope.taskId)?.[0] === member
+  }
+
+  #answer(member: Member, answer: Answer): void {
+    const { taskId } = member.envelope
+    const queue = this.#queues.get(taskId)
+    if (queue?.[0] !== member) throw new Error('bug: a command is answered out of turn')
+    queue.shift()
+    if (queue.length > 0) this.#takeable.push(taskId)
+    else this.#queues.delete(taskId)
+    this.#waiting--
+    this.#logAnswer(member.envelope, answer)
+    member.resolve(answer)
+    if (this.#waiting === 0) for (const resolve of this.#drained.splice(0)) resolve()
+  }
+
+  #tell(task: Task, event: RecordedEvent): void {
+    for (const listener of this.#listeners) listener(task, event)
+  }
+
+  #logAnswer({ taskId, command, actor }: CommandEnvelope, answer: Answer): void {
+    const { logger } = this.#options
+    if (answer.kind === 'accepted') {
+      const { status, revision, type } = answer.task
+      logger.info(
+        {
+          taskId,
+          type,
+          trigger: command.trigger,
+          event: answer.event.event.type,
+          status,
+          revision,
+          actor: actor.id,
+        },
+        'transition',
+      )
+    } else if (answer.kind === 'refused') {
+      logger.warn(
+        {
+          taskId,
+          trigger: command.trigger,
+          status: answer.task?.status ?? null,
+          code: answer.code,
+          actor: actor.id,
+        },
+        'refused',
+      )
+    }
+  }
+}
+
+const taskOf = (loaded: Loaded): Task | null => (loaded.kind === 'task' ? loaded.task : null)
+
+/** The definition that decides: the task's own, or the one it is submitted with; null for a task that is not there. */
+function refOf({ envelope }: Member, task: Task | null): LifecycleRef | null {
+  if (task) return task.lifecycle
+  return envelope.command.trigger === 'SUBMIT' ? envelope.command.lifecycle : null
+}
+
+function eventOf(decision: Decision): TaskEvent | null {
+  if (decision.kind === 'accepted') return decision.event
+  return decision.kind === 'refused' ? (decision.event ?? null) : null
+}
+
+function answerWithoutEvent({ decision, task }: Decided): Answer {
+  if (decision.kind === 'refused') return { kind: 'refused', ...decision.refusal, task }
+  if (!task) throw new Error('bug: nothing can be repeated without a task')
+  return { kind: 'repeated', task }
+}

@@ -1,0 +1,191 @@
+/**
+ * The active projector follows the log and keeps the read model. One batch, its rows and its checkpoint are one
+ * transaction.
+ *
+ * Modes: standing by (another holds the lease) -> projecting -> standing by (fenced, or the database failed)
+ * -> … -> stopped. A log that went backwards is an alarm: it keeps the mode `halted` until it is restarted.
+ */
+import { randomUUID } from 'node:crypto'
+import type { Pool } from 'pg'
+import type { Logger } from 'pino'
+import { evolve } from '../domain/evolve.ts'
+import type { Task } from '../domain/task.ts'
+import { TaskCache } from '../engine/task-cache.ts'
+import { TaskReader } from '../engine/task-reader.ts'
+import { decodeEvent, taskIdOf } from '../eventlog/codec.ts'
+import {
+  type Checkpoint,
+  type EventLog,
+  LogWentBackwardsError,
+  type StoredEvent,
+} from '../eventlog/event-log.ts'
+import { acquire, advance, giveUp, ProjectorFencedError, renew } from './checkpoint.ts'
+import { inTransaction } from './database.ts'
+import { project } from './projection.ts'
+
+export interface ProjectorOptions {
+  log: EventLog
+  pool: Pool
+  logger: Logger
+  /** Told of the tasks that moved, after the commit. */
+  onMoved?: (tasks: readonly Task[]) => void
+  leaseMs?: number
+  standbyMs?: number
+}
+
+export const PROJECTOR_NAME = 'tasks'
+const RESTART_MS = { first: 100, longest: 2_000 }
+
+interface SetAside {
+  taskId: string
+  revision: number
+  reason: string
+}
+
+export class Projector {
+  readonly #options: ProjectorOptions
+  readonly #leaseMs: number
+  readonly #holder = randomUUID()
+  readonly #cache = new TaskCache()
+  readonly #reader: TaskReader
+  #abort = new AbortController()
+  #running: Promise<void> | null = null
+  #checkpoint: Checkpoint | null = null
+  #renewedAt = 0
+  mode: 'stopped' | 'standing_by' | 'projecting' | 'halted' = 'stopped'
+
+  constructor(options: ProjectorOptions) {
+    this.#options = options
+    this.#leaseMs = options.leaseMs ?? 5_000
+    this.#reader = new TaskReader(options.log, this.#cache)
+  }
+
+  start(): void {
+    if (this.#running) return
+    this.#abort = new AbortController()
+    this.#running = this.#run(this.#abort.signal).finally(() => {
+      this.#running = null
+      if (this.mode !== 'halted') this.mode = 'stopped'
+    })
+  }
+
+  async stop(): Promise<void> {
+    this.#abort.abort()
+    await this.#running
+  }
+
+  async #run(signal: AbortSignal): Promise<void> {
+    const { pool, logger, standbyMs = 1_000 } = this.#options
+    let pauseMs = RESTART_MS.first
+    while (!signal.aborted) {
+      this.mode = 'standing_by'
+      try {
+        const held = await acquire(pool, PROJECTOR_NAME, this.#holder, this.#leaseMs)
+        if (!held) {
+          await sleep(standbyMs, signal)
+          continue
+        }
+        logger.info({ checkpoint: held.checkpoint }, 'projecting')
+        this.mode = 'projecting'
+        this.#checkpoint = held.checkpoint
+        this.#renewedAt = performance.now()
+        await this.#options.log.follow(held.checkpoint, batch => this.#handle(batch), signal)
+        pauseMs = RESTART_MS.first
+      } catch (error) {
+        if (error instanceof LogWentBackwardsError) {
+          this.mode = 'halted'
+          logger.fatal({ err: error }, 'the log went backwards; the projector halts')
+          return
+        }
+        if (error instanceof ProjectorFencedError) logger.warn({ err: error }, 'standing by')
+        else logger.error({ err: error }, 'projecting failed, beginning again from the checkpoint')
+        await sleep(pauseMs, signal)
+        pauseMs = Math.min(pauseMs * 2, RESTART_MS.longest)
+      }
+    }
+    await giveUp(pool, PROJECTOR_NAME, this.#holder).catch(error =>
+      logger.warn({ err: error }, 'the projector lease could not be given up; it ends by itself'),
+    )
+  }
+
+  async #handle(batch: readonly StoredEvent[]): Promise<void> {
+    const { pool, logger, log, onMoved } = this.#options
+    const last = batch.at(-1)
+    if (!last) {
+      if (performance.now() - this.#renewedAt < this.#leaseMs / 4) return
+      await renew(pool, PROJECTOR_NAME, this.#holder, this.#leaseMs)
+      this.#renewedAt = performance.now()
+      return
+    }
+    const { tasks, aside } = await this.#foldBatch(batch)
+    const to: Checkpoint = { logId: log.id, position: last.position, eventId: last.id }
+    const newest = tasks.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null)
+    const moved = await inTransaction(pool, async client => {
+      const written = await project(client, tasks)
+      for (const one of aside)
+        await client.query(
+          `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+          [one.taskId, one.revision, one.reason],
+        )
+      await advance(client, PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint, to, newest)
+      return written
+    })
+    for (const one of aside) logger.error(one, 'task set aside: its stream cannot be read')
+    this.#checkpoint = to
+    this.#renewedAt = performance.now()
+    onMoved?.(moved)
+  }
+
+  /**
+   * Folds every task of the batch to its newest state. Tasks that are not cached, or whose next event is not the
+   * one expected, are folded from their streams.
+   */
+  async #foldBatch(batch: readonly StoredEvent[]): Promise<{ tasks: Task[]; aside: SetAside[] }> {
+    const touched = new Map<string, Task | null>()
+    const refold = new Set<string>()
+    for (const stored of batch) {
+      const taskId = taskIdOf(stored.stream)
+      if (taskId === null || refold.has(taskId)) continue
+      const before = touched.get(taskId) ?? this.#cache.get(taskId)
+      // Delivered again: the cache was there before.
+      if (before && before.revision >= stored.revision) touched.set(taskId, before)
+      else if (stored.revision !== (before ? before.revision + 1 : 0)) refold.add(taskId)
+      else {
+        try {
+          const task = evolve(taskId, before, decodeEvent(stored))
+          this.#cache.set(task, stored.data.length)
+          touched.set(taskId, task)
+        } catch {
+          refold.add(taskId)
+        }
+      }
+    }
+    const aside: SetAside[] = []
+    const loaded = refold.size > 0 ? await this.#reader.readMany([...refold]) : new Map()
+    for (const [taskId, one] of loaded) {
+      touched.delete(taskId)
+      if (one.kind === 'task') touched.set(taskId, one.task)
+      else if (one.kind === 'broken')
+        aside.push({ taskId, revision: lastRevision(batch, taskId), reason: one.error.message })
+    }
+    return { tasks: [...touched.values()].filter(task => task !== null), aside }
+  }
+}
+
+function lastRevision(batch: readonly StoredEvent[], taskId: string): number {
+  return batch.findLast(event => taskIdOf(event.stream) === taskId)?.revision ?? 0
+}
+
+/** Waits, or ends early when the signal is aborted. */
+function sleep(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise(resolve => {
+    if (signal.aborted) return resolve()
+    const done = (): void => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', done)
+      resolve()
+    }
+    const timer = setTimeout(done, ms)
+    signal.addEventListener('abort', done)
+  })
+}

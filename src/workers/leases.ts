@@ -1,0 +1,130 @@
+/**
+ * Leases: the signals of running tasks. A heartbeat moves the end of a lease and keeps the progress; the timers
+ * take a lease by one conditional update. Either is first, and the row says which. What becomes of the task is
+ * decided at the log.
+ */
+import type { Pool } from 'pg'
+import type { ProcessingTask, Task } from '../domain/task.ts'
+import type { Engine } from '../engine/engine.ts'
+import type { Loaded } from '../engine/task-reader.ts'
+import { grantLeases } from '../projections/work-state.ts'
+
+export interface Heartbeat {
+  taskId: string
+  attempt: number
+  leaseTokenHash: string
+  /** 0 to 1; null keeps what was said last. */
+  progress: number | null
+}
+
+export type HeartbeatResult =
+  | { state: 'held'; until: Date }
+  | { state: 'cancelled'; reason: string | null }
+  | { state: 'lost'; reason: string }
+
+/** What is known of a running task beside its stream. */
+export interface Signals {
+  heldUntil: Date
+  lost: boolean
+  lastHeartbeatAt: Date | null
+  progress: number | null
+}
+
+const BEAT = {
+  name: 'leases-beat',
+  text: `
+    UPDATE rollcall.leases l
+       SET held_until = clock_timestamp() + l.lease_ms * interval '1 millisecond',
+           last_heartbeat_at = clock_timestamp(), progress = COALESCE(b.progress, l.progress)
+      FROM json_to_recordset($1::json) AS b (task_id uuid, attempt integer, token_hash text, progress real)
+     WHERE l.task_id = b.task_id AND l.attempt = b.attempt AND l.token_hash = b.token_hash AND NOT l.lost
+     RETURNING l.task_id, l.held_until`,
+}
+
+export class Leases {
+  readonly #pool: Pool
+  readonly #engine: Engine
+
+  constructor(pool: Pool, engine: Engine) {
+    this.#pool = pool
+    this.#engine = engine
+  }
+
+  /** Takes heartbeats; the results stand in the order of the beats. */
+  async heartbeat(beats: readonly Heartbeat[]): Promise<HeartbeatResult[]> {
+    const held = await this.#beat(beats)
+    const missing = beats.filter(beat => !held.has(beat.taskId))
+    const loaded =
+      missing.length > 0 ? await this.#engine.readMany(missing.map(beat => beat.taskId)) : new Map()
+    // The row is missing, or not this attempt's yet, while the log says the worker runs it: a full lease first.
+    const entitled = missing.flatMap(beat => {
+      const task = taskOf(loaded.get(beat.taskId))
+      return task && holds(task, beat) ? [{ beat, task }] : []
+    })
+    if (entitled.length > 0) {
+      await grantLeases(
+        this.#pool,
+        entitled.map(({ task }) => task),
+      )
+      const granted = await this.#beat(entitled.map(({ beat }) => beat))
+      for (const [taskId, until] of granted) held.set(taskId, until)
+    }
+    return beats.map(beat => {
+      const until = held.get(beat.taskId)
+      return until ? { state: 'held', until } : notHeld(taskOf(loaded.get(beat.taskId)), beat)
+    })
+  }
+
+  async #beat(beats: readonly Heartbeat[]): Promise<Map<string, Date>> {
+    const rows = beats.map(beat => ({
+      task_id: beat.taskId,
+      attempt: beat.attempt,
+      token_hash: beat.leaseTokenHash,
+      progress: beat.progress,
+    }))
+    const beaten = await this.#pool.query<{ task_id: string; held_until: Date }>({
+      ...BEAT,
+      values: [JSON.stringify(rows)],
+    })
+    return new Map(beaten.rows.map(row => [row.task_id, row.held_until]))
+  }
+
+  /** The signals of a running task, null where there are none for its attempt. */
+  async signals(task: ProcessingTask): Promise<Signals | null> {
+    const found = await this.#pool.query<{
+      held_until: Date
+      lost: boolean
+      last_heartbeat_at: Date | null
+      progress: number | null
+    }>({
+      name: 'leases-signals',
+      text: `SELECT held_until, lost, last_heartbeat_at, progress FROM rollcall.leases
+              WHERE task_id = $1 AND attempt = $2`,
+      values: [task.taskId, task.attempt],
+    })
+    const row = found.rows[0]
+    if (!row) return null
+    return {
+      heldUntil: row.held_until,
+      lost: row.lost,
+      lastHeartbeatAt: row.last_heartbeat_at,
+      progress: row.progress,
+    }
+  }
+}
+
+const taskOf = (loaded: Loaded | undefined): Task | null => (loaded?.kind === 'task' ? loaded.task : null)
+
+const holds = (task: Task, beat: Heartbeat): task is ProcessingTask =>
+  task.status === 'PROCESSING' && task.attempt === beat.attempt && task.leaseTokenHash === beat.leaseTokenHash
+
+function notHeld(task: Task | null, beat: Heartbeat): HeartbeatResult {
+  if (!task) return { state: 'lost', reason: 'No task has this id.' }
+  if (task.status === 'CANCELLED' && task.attempt === beat.attempt)
+    return { state: 'cancelled', reason: task.reason }
+  if (holds(task, beat)) return { state: 'lost', reason: 'The lease ended before this heartbeat.' }
+  return {
+    state: 'lost',
+    reason: `The task is ${task.status}; attempt ${beat.attempt} is over or another's.`,
+  }
+}
