@@ -33,9 +33,10 @@ export function decide(task: Task | null, envelope: CommandEnvelope, given: Give
   const { command, commandId, ifRevision, actor } = envelope
   if (command.trigger === 'SUBMIT') return submit(task, command, given)
   if (task === null) return refuse('not_found')
-  // START is recognised by its token alone: "repeated" tells a worker that it holds the lease, which must not
-  // be said of an attempt that has ended since.
-  if (command.trigger !== 'START' && task.recentCommandIds.includes(commandId)) return { kind: 'repeated' }
+  // "repeated" tells the sender of START that it holds the lease, so its command id alone does not do: the
+  // attempt may have ended since.
+  if (task.recentCommandIds.includes(commandId) && (command.trigger !== 'START' || holds(task, command)))
+    return { kind: 'repeated' }
   if (ifRevision !== null && ifRevision !== task.revision)
     return refuse('revision_mismatch', `It is at revision ${task.revision}, not ${ifRevision}.`)
   switch (command.trigger) {
@@ -106,10 +107,9 @@ function submit(task: Task | null, command: Asked<'SUBMIT'>, given: Given): Deci
 
 function start(task: Task, command: Asked<'START'>, given: Given): Decision {
   const { attempt, leaseTokenHash, worker } = command
+  if (holds(task, command)) return { kind: 'repeated' }
   if (task.status === 'PROCESSING' && attempt === task.attempt)
-    return leaseTokenHash === task.leaseTokenHash
-      ? { kind: 'repeated' }
-      : refuse('already_started', `Attempt ${attempt} is held by ${task.worker}.`)
+    return refuse('already_started', `Attempt ${attempt} is held by ${task.worker}.`)
   if (attempt < task.attempt) return refuse('stale_attempt', `Attempt ${task.attempt} is the current one.`)
   if (attempt > task.attempt) return refuse('unknown_attempt', `Attempt ${task.attempt} is the current one.`)
   const refused = move(task, 'START', given)
@@ -128,6 +128,9 @@ function start(task: Task, command: Asked<'START'>, given: Given): Decision {
     },
   })
 }
+
+const holds = (task: Task, { attempt, leaseTokenHash }: Fence): boolean =>
+  task.status === 'PROCESSING' && attempt === task.attempt && leaseTokenHash === task.leaseTokenHash
 
 /**
  * The task as the holder of this attempt's lease sees it, or the refusal. Results that come too late are

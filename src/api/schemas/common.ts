@@ -15,12 +15,23 @@ export const nameSchema = z.string().regex(NAME_PATTERN, 'must match [a-z0-9][a-
 /** Any JSON value; depth and numbers were checked while the body was parsed. */
 export const jsonSchema = z.custom<Json>(value => value !== undefined, 'must be JSON')
 
-/** JSON of a bounded size. The body's own size bounds the usual case, so only large ones are measured. */
+/** JSON of a bounded size and depth; the body was bounded before, so walking it ends soon. */
 export const boundedJson = (bytes: number) =>
-  jsonSchema.refine(value => !exceeds(value, bytes), `must not exceed ${bytes} bytes of JSON`)
+  jsonSchema
+    .refine(
+      value => !isDeeper(value, LIMITS.jsonDepth),
+      `must not be nested deeper than ${LIMITS.jsonDepth} levels`,
+    )
+    .refine(value => !exceeds(value, bytes), `must not exceed ${bytes} bytes of JSON`)
+
+function isDeeper(value: Json, levels: number): boolean {
+  if (value === null || typeof value !== 'object') return false
+  if (levels === 0) return true
+  for (const inner of Object.values(value)) if (isDeeper(inner, levels - 1)) return true
+  return false
+}
 
 function exceeds(value: Json, bytes: number): boolean {
-  if (typeof value === 'number' || typeof value === 'boolean' || value === null) return false
   return Buffer.byteLength(JSON.stringify(value)) > bytes
 }
 

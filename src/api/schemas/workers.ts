@@ -56,10 +56,12 @@ const releaseFields = {
     .transform(reason => reason ?? null),
   context: contextSchema.optional(),
 }
-export const stepSchema = z.strictObject({ ...stepFields, ...fence, ...command })
-export const succeedSchema = z.strictObject({ ...succeedFields, ...fence, ...command })
-export const failSchema = z.strictObject({ ...failFields, ...fence, ...command })
-export const releaseSchema = z.strictObject({ ...releaseFields, ...fence, ...command })
+/** For one task by its address; the worker says who it is for the history. */
+const single = { worker: workerSchema.optional(), ...fence, ...command }
+export const stepSchema = z.strictObject({ ...stepFields, ...single })
+export const succeedSchema = z.strictObject({ ...succeedFields, ...single })
+export const failSchema = z.strictObject({ ...failFields, ...single })
+export const releaseSchema = z.strictObject({ ...releaseFields, ...single })
 
 const addressed = { taskId: taskIdSchema, ...fence, ...command }
 /** One report; `trigger` says which. */

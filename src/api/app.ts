@@ -1,0 +1,129 @@
+/** The HTTP application: routes over the engine and the read model. It neither listens nor reads configuration. */
+import Fastify, { type FastifyBaseLogger, type FastifyError, type FastifyInstance } from 'fastify'
+import { validatorCompiler, type ZodTypeProvider } from 'fastify-type-provider-zod'
+import type { Pool } from 'pg'
+import type { Logger } from 'pino'
+import type { ZodError } from 'zod'
+import type { Clock } from '../engine/clock.ts'
+import type { Engine } from '../engine/engine.ts'
+import type { EventLog } from '../eventlog/event-log.ts'
+import type { Claims } from '../workers/claims.ts'
+import type { Leases } from '../workers/leases.ts'
+import { parseJsonBody } from './json-body.ts'
+import { fieldErrors, Problem } from './problems.ts'
+import { healthRoutes } from './routes/health.ts'
+import { taskRoutes } from './routes/tasks.ts'
+import { workerRoutes } from './routes/workers.ts'
+import type { Submitter } from './submit.ts'
+
+export interface AppParts {
+  engine: Engine
+  log: EventLog
+  /** The read model and the work state. */
+  pool: Pool
+  clock: Clock
+  submitter: Submitter
+  claims: Claims
+  leases: Leases
+  logger: Logger
+  /** Whether the parts of this process are fit to serve; each with its reason when it is not. */
+  health: () => { name: string; ok: boolean; reason: string | null }[]
+}
+
+export type App = FastifyInstance
+
+/** A body holds one payload of 256 KiB, escaped, and what is around it. */
+const BODY_BYTES = 1024 * 1024
+/** Batches and reports carry many; their number is bounded beside their bytes. */
+export const BATCH_BODY_BYTES = 16 * 1024 * 1024
+
+/** Builds the application; the caller listens or injects. */
+export function buildApp(parts: AppParts): App {
+  const app = Fastify({
+    // Fastify's own logger type, or every route would carry pino's.
+    loggerInstance: parts.logger.child(
+      { part: 'api' },
+      { level: httpLevel(parts.logger.level) },
+    ) as FastifyBaseLogger,
+    // Each transition has its line; one more for every request would drown them.
+    disableRequestLogging: true,
+    bodyLimit: BODY_BYTES,
+    routerOptions: { maxParamLength: 200 },
+    requestTimeout: 60_000,
+    keepAliveTimeout: 65_000,
+    forceCloseConnections: 'idle',
+    frameworkErrors: (error, _request, reply) => {
+      problemOf(error, parts.logger).send(reply as never)
+    },
+  })
+  app.setValidatorCompiler(validatorCompiler)
+  app.removeAllContentTypeParsers()
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
+    try {
+      // A command without a body is a command without options.
+      done(null, body.length === 0 ? undefined : parseJsonBody(body as Buffer))
+    } catch (error) {
+      done(error as Error)
+    }
+  })
+  app.setErrorHandler((error: FastifyError, _request, reply) => problemOf(error, parts.logger).send(reply))
+  app.setNotFoundHandler((request, reply) =>
+    new Problem(
+      'route_not_found',
+      `${request.method} ${request.url.split('?')[0]} is not a route of this API.`,
+    ).send(reply),
+  )
+  const typed = app.withTypeProvider<ZodTypeProvider>()
+  healthRoutes(typed, parts)
+  taskRoutes(typed, parts)
+  workerRoutes(typed, parts)
+  return app
+}
+
+export type TypedApp = ReturnType<typeof typedApp>
+const typedApp = (app: FastifyInstance) => app.withTypeProvider<ZodTypeProvider>()
+
+const httpLevel = (level: string): string => (level === 'info' ? 'warn' : level)
+
+/** Whatever was thrown, as a Problem. What is not foreseen is logged and answered without its inside. */
+function problemOf(error: FastifyError, logger: Logger): Problem {
+  if (error instanceof Problem) return error
+  if (error.validation) {
+    const issues = error.validation.flatMap(one =>
+      'params' in one ? [one.params.issue as ZodError['issues'][number]] : [],
+    )
+    const fields = issues.every(issue => issue !== undefined) ? fieldErrors(issues) : []
+    const first = fields[0]
+    return new Problem(
+      'invalid_request',
+      first ? `${first.path || error.validationContext}: ${first.message}` : error.message,
+      fields,
+    )
+  }
+  switch (error.code) {
+    case 'FST_ERR_CTP_BODY_TOO_LARGE':
+      return new Problem('body_too_large')
+    case 'FST_ERR_CTP_INVALID_MEDIA_TYPE':
+      return new Problem('unsupported_media_type')
+    case 'log_unavailable':
+      return new Problem('log_unavailable', 'The event log cannot be reached; ask again later.')
+  }
+  if (isDatabaseOutage(error)) {
+    logger.error({ err: error }, 'the read model cannot be reached')
+    return new Problem('read_model_unavailable')
+  }
+  if (error.statusCode !== undefined && error.statusCode < 500)
+    return new Problem('invalid_request', error.message)
+  logger.error({ err: error }, 'a request failed')
+  return new Problem('internal_error')
+}
+
+/** Connection failures of `pg`: socket errors, the server going down or not up yet, too many connections. */
+const OUTAGE_CODES = /^(ECONN|EPIPE|ENOENT|ETIMEDOUT|08|57P0|53300|25P03)/
+function isDatabaseOutage(error: Error & { code?: string }): boolean {
+  if (error.code !== undefined) return OUTAGE_CODES.test(error.code)
+  // pg gives these no code.
+  return /Connection terminated|timeout exceeded when trying to connect|Query read timeout/.test(
+    error.message,
+  )
+}

@@ -1,0 +1,9 @@
+import { Problem } from './problems.ts'
+
+/** The revision of an If-Match header ("12" or "12.3", as ETags are), null where there is none. */
+export function ifMatchRevision(header: string | undefined): number | null {
+  if (header === undefined || header === '*') return null
+  const match = /^(?:W\/)?"(\d{1,9})(?:\.\d{1,15})?"$/.exec(header)
+  if (!match) throw new Problem('invalid_request', 'If-Match must be an ETag of the task, such as "12".')
+  return Number(match[1])
+}

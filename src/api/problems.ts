@@ -1,0 +1,104 @@
+/** The catalogue of API errors and their shape: application/problem+json (RFC 9457) with a stable code. */
+import type { FastifyReply } from 'fastify'
+import type { z } from 'zod'
+import { ALL_REFUSALS, type AnyRefusalCode } from '../engine/answer.ts'
+
+/** What HTTP adds to the refusals. */
+const HTTP_ERRORS = {
+  invalid_request: { status: 400, title: 'The request does not fit its schema.' },
+  invalid_json: { status: 400, title: 'The body is not JSON.' },
+  json_too_deep: { status: 400, title: 'The body is nested too deep.' },
+  number_not_exact: { status: 400, title: 'A number cannot be kept exactly.' },
+  forbidden_key: { status: 400, title: 'A key is not accepted.' },
+  unknown_type: {
+    status: 422,
+    title: 'The task type is not configured, and only configured ones are accepted.',
+  },
+  payload_mismatch: { status: 422, title: 'The payload does not fit the schema of its task type.' },
+  route_not_found: { status: 404, title: 'No such route.' },
+  body_too_large: { status: 413, title: 'The body is larger than accepted.' },
+  unsupported_media_type: { status: 415, title: 'The body must be application/json.' },
+  read_model_unavailable: { status: 503, title: 'The read model cannot be reached; ask again later.' },
+} as const
+
+const REFUSAL_STATUS: Partial<Record<AnyRefusalCode, number>> = {
+  not_found: 404,
+  revision_mismatch: 412,
+  too_large: 413,
+  idempotency_key_reused: 422,
+  overloaded: 503,
+  log_unavailable: 503,
+  shutting_down: 503,
+  set_aside: 500,
+  internal_error: 500,
+}
+
+export type ProblemCode = keyof typeof HTTP_ERRORS | AnyRefusalCode
+
+/** Every code with its HTTP status and what it means; `docs/errors.md` is held to it by a test. */
+export const CATALOGUE: Record<ProblemCode, { status: number; title: string }> = {
+  ...HTTP_ERRORS,
+  ...(Object.fromEntries(
+    Object.entries(ALL_REFUSALS).map(([code, title]) => [
+      code,
+      { status: REFUSAL_STATUS[code as AnyRefusalCode] ?? 409, title },
+    ]),
+  ) as Record<AnyRefusalCode, { status: number; title: string }>),
+}
+
+export interface FieldError {
+  /** Where, as a path into the body or the query, such as `timeouts.queueMs`. */
+  path: string
+  message: string
+}
+
+const RETRY_AFTER_SECONDS = 1
+
+/** An answer that is an error; thrown on the way, rendered in one place. */
+export class Problem extends Error {
+  readonly code: ProblemCode
+  readonly errors: readonly FieldError[]
+
+  constructor(code: ProblemCode, detail?: string, errors: readonly FieldError[] = []) {
+    super(detail ?? CATALOGUE[code].title)
+    this.code = code
+    this.errors = errors
+  }
+
+  get status(): number {
+    return CATALOGUE[this.code].status
+  }
+
+  body() {
+    return {
+      type: `urn:rollcall:problem:${this.code}`,
+      title: CATALOGUE[this.code].title,
+      status: this.status,
+      code: this.code,
+      detail: this.message,
+      ...(this.errors.length > 0 ? { errors: this.errors } : {}),
+    }
+  }
+
+  send(reply: FastifyReply): FastifyReply {
+    if (this.status === 503) reply.header('retry-after', String(RETRY_AFTER_SECONDS))
+    return reply.code(this.status).type('application/problem+json').send(this.body())
+  }
+}
+
+/** The fields a schema refused, each with its place. */
+export function fieldErrors(issues: readonly z.core.$ZodIssue[]): FieldError[] {
+  return issues.flatMap(issue =>
+    issue.code === 'unrecognized_keys'
+      ? issue.keys.map(key => ({ path: [...issue.path, key].join('.'), message: 'is not a known field' }))
+      : [{ path: issue.path.join('.'), message: issue.message }],
+  )
+}
+
+/** A Problem from a failed parse. */
+export function invalid(error: z.ZodError): Problem {
+  const errors = fieldErrors(error.issues)
+  const first = errors[0]
+  const detail = first ? `${first.path || 'the request'}: ${first.message}` : undefined
+  return new Problem('invalid_request', detail, errors)
+}

@@ -1,0 +1,33 @@
+import type { AppParts, TypedApp } from '../app.ts'
+
+/** Alive is the process; ready is a process whose parts can serve. */
+export function healthRoutes(app: TypedApp, parts: AppParts): void {
+  app.get('/livez', async () => ({ status: 'ok' }))
+  app.get('/readyz', async (_request, reply) => {
+    const checks = [
+      ...parts.health(),
+      await reach('log', () => parts.log.head()),
+      await reach('read_model', () => parts.pool.query('SELECT 1')),
+    ]
+    const ok = checks.every(check => check.ok)
+    return reply.code(ok ? 200 : 503).send({ status: ok ? 'ok' : 'unavailable', checks })
+  })
+}
+
+const REACH_MS = 2_000
+
+/** Asks a part for a sign of life, for a bounded time. */
+async function reach(name: string, ask: () => Promise<unknown>) {
+  let timer: NodeJS.Timeout | undefined
+  try {
+    const late = new Promise((_, reject) => {
+      timer = setTimeout(() => reject(new Error(`no answer within ${REACH_MS} ms`)), REACH_MS)
+    })
+    await Promise.race([ask(), late])
+    return { name, ok: true, reason: null }
+  } catch (error) {
+    return { name, ok: false, reason: (error as Error).message || 'cannot be reached' }
+  } finally {
+    clearTimeout(timer)
+  }
+}

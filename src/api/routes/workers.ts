@@ -1,0 +1,201 @@
+/** What workers ask: claim, report, heartbeat, and the same commands one by one. */
+import { createHash, randomUUID } from 'node:crypto'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { Command, CommandEnvelope } from '../../domain/commands.ts'
+import type { Actor } from '../../domain/events.ts'
+import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../app.ts'
+import { originOf } from '../origin.ts'
+import { invalid } from '../problems.ts'
+import { taskParamsSchema } from '../schemas/tasks.ts'
+import {
+  type ClaimAnswer,
+  claimSchema,
+  failSchema,
+  type HeartbeatAnswer,
+  heartbeatSchema,
+  type Report,
+  type ReportResult,
+  type ReportsAnswer,
+  releaseSchema,
+  reportSchema,
+  reportsSchema,
+  startSchema,
+  stepSchema,
+  succeedSchema,
+} from '../schemas/workers.ts'
+import { claimedTask, taskView } from '../views.ts'
+import { taskOf } from './tasks.ts'
+
+const hashToken = (token: string): string => createHash('sha256').update(token).digest('hex')
+
+export function workerRoutes(app: TypedApp, parts: AppParts): void {
+  // Waiting claims end when the service begins to stop; their workers ask again elsewhere or later.
+  const stopping = new AbortController()
+  app.addHook('preClose', async () => stopping.abort())
+  claimRoute(app, parts, stopping.signal)
+  reportRoute(app, parts)
+  heartbeatRoute(app, parts)
+  singleRoutes(app, parts)
+}
+
+function claimRoute(app: TypedApp, { claims }: AppParts, stopping: AbortSignal): void {
+  app.post('/v1/workers/claim', { schema: { body: claimSchema } }, async (request, reply) => {
+    const { leaseToken, ...claim } = request.body
+    const { source } = originOf(request)
+    const signal = AbortSignal.any([stopping, goneSignal(reply)])
+    const tasks = await claims.claim({ ...claim, leaseTokenHash: hashToken(leaseToken), source }, signal)
+    return { tasks: tasks.map(claimedTask) } satisfies ClaimAnswer
+  })
+}
+
+/** Aborted when the caller goes away before it is answered (PITFALLS H2: the request's own close says nothing). */
+function goneSignal(reply: FastifyReply): AbortSignal {
+  const gone = new AbortController()
+  reply.raw.on('close', () => {
+    if (!reply.raw.writableFinished) gone.abort()
+  })
+  return gone.signal
+}
+
+function reportRoute(app: TypedApp, { engine }: AppParts): void {
+  app.post(
+    '/v1/workers/report',
+    { schema: { body: reportsSchema }, bodyLimit: BATCH_BODY_BYTES },
+    async request => {
+      const origin = originOf(request)
+      const actor: Actor = { kind: 'worker', id: request.body.worker }
+      const results = await Promise.all(
+        request.body.reports.map(async (member): Promise<ReportResult> => {
+          const report = reportSchema.safeParse(member)
+          if (!report.success) {
+            const problem = invalid(report.error)
+            return { taskId: taskIdIn(member), kind: 'refused', code: problem.code, message: problem.message }
+          }
+          const { taskId, commandId } = report.data
+          const answer = await engine.execute({
+            taskId,
+            command: commandOf(report.data),
+            commandId: commandId ?? randomUUID(),
+            ...origin,
+            actor,
+            causationId: null,
+            ifRevision: null,
+          })
+          if (answer.kind === 'refused')
+            return { taskId, kind: 'refused', code: answer.code, message: answer.message }
+          return { taskId, kind: answer.kind, status: answer.task.status, revision: answer.task.revision }
+        }),
+      )
+      return { results } satisfies ReportsAnswer
+    },
+  )
+}
+
+/** The id in a report that is not valid, so that its worker knows which one was meant. */
+function taskIdIn(member: unknown): string | null {
+  const taskId = typeof member === 'object' && member !== null && 'taskId' in member ? member.taskId : null
+  return typeof taskId === 'string' ? taskId.slice(0, 64) : null
+}
+
+/** A report as a command: the token is hashed, the rest was checked to fit. */
+function commandOf(report: Report): Command {
+  const fence = { attempt: report.attempt, leaseTokenHash: hashToken(report.leaseToken) }
+  const context = 'context' in report && report.context !== undefined ? { context: report.context } : {}
+  switch (report.trigger) {
+    case 'STEP':
+      return { trigger: 'STEP', step: report.step, ...context, ...fence }
+    case 'SUCCEED':
+      return { trigger: 'SUCCEED', result: report.result, resultUrl: report.resultUrl, ...fence }
+    case 'FAIL': {
+      const { detail, ...shown } = report.error
+      const error = detail === undefined ? shown : { ...shown, detail }
+      return {
+        trigger: 'FAIL',
+        error,
+        retryable: report.retryable,
+        retryAfterMs: report.retryAfterMs,
+        ...context,
+        ...fence,
+      }
+    }
+    case 'RELEASE':
+      return { trigger: 'RELEASE', reason: report.reason, ...context, ...fence }
+  }
+}
+
+function heartbeatRoute(app: TypedApp, { leases }: AppParts): void {
+  app.post(
+    '/v1/workers/heartbeat',
+    { schema: { body: heartbeatSchema }, bodyLimit: BATCH_BODY_BYTES },
+    async request => {
+      const { beats } = request.body
+      const results = await leases.heartbeat(
+        beats.map(beat => ({
+          taskId: beat.taskId,
+          attempt: beat.attempt,
+          leaseTokenHash: hashToken(beat.leaseToken),
+          progress: beat.progress ?? null,
+        })),
+      )
+      return {
+        results: results.map((result, index) => ({
+          taskId: beats[index]!.taskId,
+          attempt: beats[index]!.attempt,
+          state: result.state,
+          until: result.state === 'held' ? result.until.toISOString() : null,
+          reason: result.state === 'held' ? null : result.reason,
+        })),
+      } satisfies HeartbeatAnswer
+    },
+  )
+}
+
+/** The worker's commands for one task by its address: for workers fed by other means, and for people with curl. */
+function singleRoutes(app: TypedApp, { engine, clock }: AppParts): void {
+  const execute = async (
+    request: FastifyRequest,
+    taskId: string,
+    command: Command,
+    worker: string | null,
+    commandId?: string,
+  ) => {
+    const origin = originOf(request)
+    const envelope: CommandEnvelope = {
+      taskId,
+      command,
+      commandId: commandId ?? randomUUID(),
+      ...origin,
+      actor: worker === null ? origin.actor : { kind: 'worker', id: worker },
+      causationId: null,
+      ifRevision: null,
+    }
+    return taskView(taskOf(await engine.execute(envelope)).task, null, clock.now())
+  }
+  app.post(
+    '/v1/tasks/:id/start',
+    { schema: { params: taskParamsSchema, body: startSchema } },
+    async request => {
+      const { worker, attempt, leaseToken, commandId } = request.body
+      const command = { trigger: 'START', worker, attempt, leaseTokenHash: hashToken(leaseToken) } as const
+      return execute(request, request.params.id, command, worker, commandId)
+    },
+  )
+  const reports = [
+    ['step', 'STEP', stepSchema],
+    ['succeed', 'SUCCEED', succeedSchema],
+    ['fail', 'FAIL', failSchema],
+    ['release', 'RELEASE', releaseSchema],
+  ] as const
+  for (const [path, trigger, schema] of reports) {
+    app.post(
+      `/v1/tasks/:id/${path}`,
+      { schema: { params: taskParamsSchema, body: schema } },
+      async request => {
+        const taskId = request.params.id
+        // Path and schema were chosen together, a link that a loop hides from TypeScript.
+        const report = { trigger, taskId, ...request.body } as Report
+        return execute(request, taskId, commandOf(report), request.body.worker ?? null, report.commandId)
+      },
+    )
+  }
+}

@@ -1,0 +1,99 @@
+/** From a submit request to its command: type defaults, idempotency, and the checks a type asks for. */
+import { createHash, randomBytes, randomUUID } from 'node:crypto'
+import { Ajv, type ValidateFunction } from 'ajv'
+import { v5 as uuidv5, v7 as uuidv7 } from 'uuid'
+import { canonicalJson } from '../domain/canonical-json.ts'
+import type { CommandEnvelope } from '../domain/commands.ts'
+import type { Json } from '../domain/events.ts'
+import { resolveRetry, resolveTimeouts, type TaskType } from '../domain/task-types.ts'
+import type { FingerprintOf } from '../engine/engine.ts'
+import type { Lifecycles } from '../engine/lifecycles.ts'
+import type { Origin } from './origin.ts'
+import { Problem } from './problems.ts'
+import type { Submit } from './schemas/tasks.ts'
+
+/** Namespace of task ids made from idempotency keys; fixed for ever, since the ids are stored. */
+const KEY_NAMESPACE = '6f1f5a0e-6f0b-5d0b-9c39-2f4a2d1f7c11'
+
+export interface TypesConfig {
+  types: Record<string, TaskType>
+  strictTypes: boolean
+}
+
+/** Builds submit commands for the configured types. */
+export class Submitter {
+  readonly #types: Map<string, TaskType>
+  readonly #strict: boolean
+  readonly #lifecycles: Lifecycles
+  readonly #payloadChecks = new Map<string, ValidateFunction>()
+
+  /** @throws Error naming the type whose payload schema or lifecycle cannot be used */
+  constructor(config: TypesConfig, lifecycles: Lifecycles) {
+    this.#types = new Map(Object.entries(config.types))
+    this.#strict = config.strictTypes
+    this.#lifecycles = lifecycles
+    const ajv = new Ajv({ allErrors: true, strict: false })
+    for (const [name, type] of this.#types) {
+      if (type.lifecycle && !lifecycles.named(type.lifecycle))
+        throw new Error(`task type ${name}: lifecycle ${type.lifecycle} is not configured`)
+      if (type.payloadSchema) this.#payloadChecks.set(name, ajv.compile(type.payloadSchema))
+    }
+  }
+
+  /**
+   * The command for a request.
+   *
+   * @param key the Idempotency-Key, scoped by tenant and route through the id it gives; null makes a new id
+   * @throws Problem unknown_type, payload_mismatch
+   */
+  command(
+    request: Submit,
+    key: string | null,
+    origin: Origin,
+  ): { envelope: CommandEnvelope; fingerprintOf: FingerprintOf } {
+    const type = this.#types.get(request.type) ?? null
+    if (!type && this.#strict)
+      throw new Problem('unknown_type', `The type ${request.type} is not configured.`)
+    this.#checkPayload(request)
+    const lifecycle = this.#lifecycles.named(type?.lifecycle ?? 'standard')
+    if (!lifecycle) throw new Error('bug: the standard lifecycle is always registered')
+    const asked = canonicalJson(request as unknown as Json)
+    const fingerprintOf: FingerprintOf = salt =>
+      createHash('sha256').update(`${salt}\n${asked}`).digest('hex')
+    const salt = randomBytes(12).toString('base64url')
+    const envelope: CommandEnvelope = {
+      taskId: key === null ? uuidv7() : uuidv5(`default\ntasks\n${key}`, KEY_NAMESPACE),
+      command: {
+        trigger: 'SUBMIT',
+        type: request.type,
+        priority: request.priority ?? type?.priority ?? 0,
+        tenant: null,
+        lifecycle,
+        timeouts: resolveTimeouts(type, request.timeouts),
+        retry: resolveRetry(type, request.retry),
+        runAt: request.runAt ?? null,
+        delayMs: request.delayMs ?? null,
+        payload: request.payload,
+        labels: request.labels ?? {},
+        salt,
+        fingerprint: fingerprintOf(salt),
+      },
+      commandId: randomUUID(),
+      ...origin,
+      correlationId: request.correlationId ?? origin.correlationId,
+      causationId: null,
+      ifRevision: null,
+    }
+    return { envelope, fingerprintOf }
+  }
+
+  #checkPayload(request: Submit): void {
+    const check = this.#payloadChecks.get(request.type)
+    if (!check || check(request.payload)) return
+    const errors = (check.errors ?? []).slice(0, 20).map(error => ({
+      path: `payload${error.instancePath.replaceAll('/', '.')}`,
+      message: error.message ?? 'does not fit',
+    }))
+    throw new Problem('payload_mismatch', `${errors[0]?.path}: ${errors[0]?.message}`, errors)
+  }
+}

@@ -1,0 +1,110 @@
+/** Appending: a call's members as the arguments of `rollcall_log.append_many`, and its answer as results. */
+import type { Append, AppendResult } from '../event-log.ts'
+import type { Connections, Row } from './connections.ts'
+import { isBadValue } from './errors.ts'
+
+const NO_STREAM = -1
+const ANY = -2
+
+/**
+ * Appends members that have been checked. Where Postgres refuses a value, the call is halved until the
+ * member at fault stands alone and is rejected; the others are stored, in more commits than one.
+ */
+export async function append(connections: Connections, appends: readonly Append[]): Promise<AppendResult[]> {
+  try {
+    const rows = await connections.run({
+      name: 'append_many',
+      text: 'SELECT * FROM rollcall_log.append_many($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)',
+      values: argumentsOf(appends),
+    })
+    return resultsOf(appends, rows[0]!)
+  } catch (error) {
+    if (!isBadValue(error)) throw error
+    if (appends.length === 1)
+      return [{ kind: 'rejected', reason: 'invalid_event', message: (error as Error).message }]
+    const half = appends.length >> 1
+    const first = await append(connections, appends.slice(0, half))
+    return [...first, ...(await append(connections, appends.slice(half)))]
+  }
+}
+
+/**
+ * Array literals are written here: names, ids and numbers need no escaping (they were checked), and the
+ * driver's own escaping costs more than the query.
+ */
+function argumentsOf(appends: readonly Append[]): string[] {
+  const members: number[] = []
+  const numbers: number[] = []
+  const streams: string[] = []
+  const ids: string[] = []
+  const types: string[] = []
+  const versions: number[] = []
+  const data: string[] = []
+  const metadata: string[] = []
+  for (const [index, { stream, events }] of appends.entries()) {
+    for (const [number, event] of events.entries()) {
+      members.push(index + 1)
+      numbers.push(number + 1)
+      streams.push(stream)
+      ids.push(event.id)
+      types.push(event.type)
+      versions.push(event.version)
+      data.push(event.data)
+      metadata.push(event.metadata)
+    }
+  }
+  return [
+    names(appends.map(({ stream }) => stream)),
+    plain(
+      appends.map(({ expected }) =>
+        expected === 'any' ? ANY : expected === 'no_stream' ? NO_STREAM : expected,
+      ),
+    ),
+    plain(members),
+    plain(numbers),
+    names(streams),
+    plain(ids),
+    names(types),
+    plain(versions),
+    data.join('\n'),
+    metadata.join('\n'),
+  ]
+}
+
+const plain = (values: readonly (string | number)[]): string => `{${values.join(',')}}`
+/** In quotes, since a stream may be called null. */
+const names = (values: readonly string[]): string => `{"${values.join('","')}"}`
+
+/** Reads an array of numbers or booleans. */
+const parse = (array: string | null): (string | null)[] =>
+  array === null
+    ? []
+    : array
+        .slice(1, -1)
+        .split(',')
+        .map(value => (value === 'NULL' ? null : value))
+
+function resultsOf(appends: readonly Append[], row: Row): AppendResult[] {
+  const [base, headsText, acceptedText, positionsText, revisionsText] = row as [string, ...Row]
+  const asExpected = headsText === null
+  const heads = parse(headsText ?? null)
+  const accepted = parse(acceptedText ?? null)
+  const positions = parse(positionsText ?? null)
+  const revisions = parse(revisionsText ?? null)
+  let position = BigInt(base)
+  return appends.map(({ expected, events }, index) => {
+    if (asExpected || accepted[index] === 't') {
+      position += BigInt(events.length)
+      const head = asExpected
+        ? expected === 'no_stream'
+          ? NO_STREAM
+          : Number(expected)
+        : Number(heads[index])
+      return { kind: 'appended', revision: head + events.length, position: String(position) }
+    }
+    const repeated = positions[index]
+    if (repeated != null) return { kind: 'appended', revision: Number(revisions[index]), position: repeated }
+    const head = Number(heads[index])
+    return { kind: 'conflict', actual: head === NO_STREAM ? null : head }
+  })
+}

@@ -1,0 +1,107 @@
+/**
+ * Connections that neither kill the process nor hang it: every query has a bound that does not depend on the
+ * server or the network, and a connection whose state is unknown is destroyed.
+ */
+
+import pg from 'pg'
+import type { BaseLogger } from 'pino'
+import { LogUnavailableError } from '../event-log.ts'
+import { asLogError } from './errors.ts'
+
+/** A row as Postgres wrote it. Numbers are parsed where they are used: a position can exceed a double. */
+export type Row = (string | null)[]
+
+export interface Statement {
+  /** Prepared once per connection under this name. */
+  name: string
+  text: string
+  values: unknown[]
+}
+
+/** Every type as text: the driver's own parsers can be changed by anyone in the process. */
+const AS_TEXT = { getTypeParser: () => (value: string) => value } as pg.CustomTypesConfig
+
+/** The settings that every connection of the log needs. */
+export function clientConfig(connectionString: string, timeoutMs: number): pg.ClientConfig {
+  return {
+    connectionString,
+    application_name: 'rollcall-log',
+    // A peer that vanished without a word is noticed by the system, not only by the next query.
+    keepAlive: true,
+    connectionTimeoutMillis: timeoutMs,
+    // The server stops working on what nobody waits for any more, a wait for the append lock among it.
+    statement_timeout: timeoutMs,
+    // The append function is correct under this level only, whatever the database's default.
+    options: '-c default_transaction_isolation=read\\ committed',
+  }
+}
+
+export class Connections {
+  readonly #pool: pg.Pool
+  readonly #timeoutMs: number
+
+  constructor(config: pg.PoolConfig, timeoutMs: number, logger: BaseLogger | undefined) {
+    this.#pool = new pg.Pool(config)
+    this.#timeoutMs = timeoutMs
+    // Both are needed: an idle connection's error comes from the pool, a busy one's from the client; without a
+    // listener either ends the process. What failed is reported by the query that needed it.
+    this.#pool.on('error', error => logger?.debug({ err: error }, 'an idle connection to the log ended'))
+    this.#pool.on('connect', client => client.on('error', () => {}))
+  }
+
+  /**
+   * Runs one statement.
+   *
+   * @throws LogUnavailableError when it failed for a reason that may pass, or took longer than the bound
+   */
+  async run(statement: Statement): Promise<Row[]> {
+    const query = { ...statement, rowMode: 'array' as const, types: AS_TEXT }
+    let client: pg.PoolClient | undefined
+    let late = false
+    const answer = async (): Promise<Row[]> => {
+      const connected = await this.#pool.connect()
+      if (late) {
+        connected.release()
+        throw new LogUnavailableError('it was too late for the query')
+      }
+      client = connected
+      return (await connected.query<Row>(query)).rows
+    }
+    try {
+      const rows = await within(this.#timeoutMs, answer(), statement.name)
+      client?.release()
+      return rows
+    } catch (error) {
+      late = true
+      // An error of Postgres' own leaves the connection fit for use, unless it ended the session.
+      const usable = error instanceof pg.DatabaseError && !isFatal(error)
+      client?.release(!usable)
+      throw asLogError(error, statement.name)
+    }
+  }
+
+  /** Ends the connections when their queries are done. */
+  async end(): Promise<void> {
+    await this.#pool.end()
+  }
+}
+
+const isFatal = (error: pg.DatabaseError): boolean => error.severity === 'FATAL' || error.severity === 'PANIC'
+
+/** The promise's result, or LogUnavailableError after the time. */
+export async function within<T>(timeoutMs: number, promise: Promise<T>, what: string): Promise<T> {
+  let timer: NodeJS.Timeout | undefined
+  const timeout = new Promise<never>((_, reject) => {
+    timer = setTimeout(
+      () => reject(new LogUnavailableError(`the log did not answer ${what} within ${timeoutMs} ms`)),
+      timeoutMs,
+    )
+  })
+  // Whatever the promise does after the time has been answered for.
+  promise.catch(() => {})
+  try {
+    return await Promise.race([promise, timeout])
+  } finally {
+    clearTimeout(timer)
+  }
+}

@@ -1,0 +1,105 @@
+/**
+ * Everything that can be set, as one schema, parsed once at start: command line before environment before
+ * configuration file before defaults. The rest of the program gets values.
+ */
+import { readFileSync } from 'node:fs'
+import { z } from 'zod'
+import { lifecycleSchema } from '../domain/lifecycle.ts'
+import { NAME_PATTERN } from '../domain/limits.ts'
+import { taskTypeSchema } from '../domain/task-types.ts'
+import { LOG_LEVELS } from './logging.ts'
+
+export const ROLES = ['api', 'projector', 'timers'] as const
+export type Role = (typeof ROLES)[number]
+
+const portSchema = z.coerce.number().int().min(0).max(65_535)
+
+export const serviceConfigSchema = z.strictObject({
+  databaseUrl: z.url({ protocol: /^postgres(ql)?$/, error: 'must be a postgres:// address' }),
+  host: z.string().min(1).default('127.0.0.1'),
+  port: portSchema.default(8080),
+  /** Serve another address than loopback without access keys: only when it is asked for by name. */
+  withoutKeys: z.boolean().default(false),
+  roles: z
+    .array(z.enum(ROLES))
+    .min(1)
+    .default([...ROLES]),
+  logLevel: z.enum(LOG_LEVELS).default('info'),
+})
+export type ServiceConfig = z.output<typeof serviceConfigSchema>
+
+export const fileConfigSchema = z.strictObject({
+  types: z.record(z.string().regex(NAME_PATTERN), taskTypeSchema).default({}),
+  /** Only the types named here are accepted. */
+  strictTypes: z.boolean().default(false),
+  lifecycles: z.array(lifecycleSchema).max(100).default([]),
+})
+export type FileConfig = z.output<typeof fileConfigSchema>
+
+/** A setting that cannot be used; the message says which, why, and where it was set. */
+export class ConfigError extends Error {
+  readonly code = 'config'
+}
+
+/** Reads the configuration file; without one there are no types and no lifecycles of one's own. */
+export function readConfigFile(path: string | undefined): FileConfig {
+  if (path === undefined) return fileConfigSchema.parse({})
+  let parsed: unknown
+  try {
+    parsed = JSON.parse(readFileSync(path, 'utf8'))
+  } catch (error) {
+    throw new ConfigError(`the configuration file ${path} cannot be read: ${(error as Error).message}`, {
+      cause: error,
+    })
+  }
+  const config = fileConfigSchema.safeParse(parsed)
+  if (!config.success)
+    throw new ConfigError(`the configuration file ${path} is not valid:\n${z.prettifyError(config.error)}`)
+  return config.data
+}
+
+const environmentSchema = z.object({
+  ROLLCALL_DATABASE_URL: z.string().optional(),
+  ROLLCALL_HOST: z.string().optional(),
+  ROLLCALL_PORT: z.string().optional(),
+  ROLLCALL_ROLES: z.string().optional(),
+  ROLLCALL_LOG_LEVEL: z.string().optional(),
+  ROLLCALL_CONFIG: z.string().optional(),
+  ROLLCALL_DATA_DIR: z.string().optional(),
+  ROLLCALL_URL: z.string().optional(),
+})
+
+/** What the environment sets, under the names the command line uses; empty values count as not set. */
+export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
+  const found = environmentSchema.parse(
+    Object.fromEntries(
+      Object.entries(env).filter(([name, value]) => name.startsWith('ROLLCALL_') && value !== ''),
+    ),
+  )
+  return {
+    databaseUrl: found.ROLLCALL_DATABASE_URL,
+    host: found.ROLLCALL_HOST,
+    port: found.ROLLCALL_PORT,
+    roles: found.ROLLCALL_ROLES?.split(',').map(role => role.trim()),
+    logLevel: found.ROLLCALL_LOG_LEVEL,
+    config: found.ROLLCALL_CONFIG,
+    dataDir: found.ROLLCALL_DATA_DIR,
+    url: found.ROLLCALL_URL,
+  }
+}
+
+/**
+ * The service's settings from layers, the first that sets a field wins.
+ *
+ * @throws ConfigError
+ */
+export function serviceConfig(...layers: Partial<Record<keyof ServiceConfig, unknown>>[]): ServiceConfig {
+  const merged: Record<string, unknown> = {}
+  for (const layer of layers)
+    for (const [key, value] of Object.entries(layer))
+      if (value !== undefined && merged[key] === undefined) merged[key] = value
+  const known = Object.fromEntries(Object.entries(merged).filter(([key]) => key in serviceConfigSchema.shape))
+  const config = serviceConfigSchema.safeParse(known)
+  if (!config.success) throw new ConfigError(`the settings are not valid:\n${z.prettifyError(config.error)}`)
+  return config.data
+}

@@ -1,0 +1,105 @@
+/**
+ * The account Postgres runs under. Postgres refuses to run as root, so a Rollcall that runs as root hands it to an
+ * unprivileged one; any other Rollcall runs it as itself (no account: `undefined`).
+ */
+
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { stat } from 'node:fs/promises'
+import { EmbeddedPostgresError } from './embedded-postgres-error.ts'
+
+/** A user and group that a child process is given; spread into the options of `spawn`. */
+export interface Account {
+  uid: number
+  gid: number
+}
+
+/** How a helper program is run; `input` goes to its stdin. */
+export interface RunOptions {
+  account?: Account | undefined
+  cwd?: string
+  input?: string
+  timeoutMs?: number
+}
+
+/**
+ * The whole environment of our child processes. Passing ours on would let LANG, LC_* or PGDATA of whoever types the
+ * command decide how a cluster is made.
+ */
+export const CLEAN_ENVIRONMENT = {
+  PATH: `${process.env.PATH ?? ''}:/usr/sbin:/usr/bin:/sbin:/bin`,
+  LC_ALL: 'C',
+  TZ: 'UTC',
+}
+
+/**
+ * The account for the cluster in `clusterDir`: whoever owns it already, so that a project used by a person and then
+ * once by root keeps working for the person; for a new one `postgres` (made if missing), else `nobody`.
+ */
+export async function serverAccount(
+  clusterDir: string,
+  log: (line: string) => void,
+): Promise<Account | undefined> {
+  if (process.getuid?.() !== 0) return undefined
+  const owner = await stat(clusterDir).catch(() => undefined)
+  if (owner && owner.uid !== 0) return { uid: owner.uid, gid: owner.gid }
+
+  const account = (await lookUp('postgres')) ?? (await createAccount(log)) ?? (await lookUp('nobody'))
+  if (account) return account
+  throw new EmbeddedPostgresError(
+    'no_account',
+    'Postgres refuses to run as root, and neither the account "postgres" nor "nobody" exists or could be made. ' +
+      'Create one (useradd --system postgres), or run Rollcall as an ordinary user.',
+  )
+}
+
+/** Whether the account (or, without one, this process) can read all these files and folders by their paths. */
+export async function canRead(account: Account | undefined, paths: string[]): Promise<boolean> {
+  // Asking the kernel as that user is the only check that knows of access lists and mounts.
+  const script = 'for path; do test -r "$path" || exit 1; done'
+  const { code } = await run('/bin/sh', ['-c', script, 'sh', ...paths], { account, cwd: '/' })
+  return code === 0
+}
+
+/** Run a helper program to its end, bounded in time; its exit code is a value, not to be able to run it throws. */
+export async function run(command: string, args: string[], options: RunOptions = {}) {
+  const { account, cwd, input = '', timeoutMs = 10_000 } = options
+  const child = spawn(command, args, {
+    ...account,
+    ...(cwd === undefined ? {} : { cwd }),
+    env: CLEAN_ENVIRONMENT,
+    // A session of its own: no Ctrl-C from the terminal, and one signal ends the program with its children.
+    detached: true,
+  })
+  let output = ''
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding('utf8').on('data', text => {
+      output += text
+    })
+  }
+  child.stdin.on('error', () => {}) // it may end without having read its input
+  child.stdin.end(input)
+  const timer = setTimeout(() => {
+    if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
+  }, timeoutMs)
+  try {
+    const [code] = await once(child, 'close')
+    return { code: code as number | null, output }
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+async function lookUp(name: string): Promise<Account | undefined> {
+  const [user, group] = await Promise.all([run('id', ['-u', name]), run('id', ['-g', name])])
+  if (user.code !== 0 || group.code !== 0) return undefined
+  return { uid: Number(user.output), gid: Number(group.output) }
+}
+
+async function createAccount(log: (line: string) => void): Promise<Account | undefined> {
+  const flags = ['--system', '--user-group', '--no-create-home', '--shell', '/usr/sbin/nologin']
+  const created = await run('useradd', [...flags, 'postgres']).catch(() => undefined)
+  if (created?.code !== 0) return undefined
+  log('created the system account "postgres", since Postgres refuses to run as root')
+  return lookUp('postgres')
+}

@@ -1,0 +1,17 @@
+import pino, { type DestinationStream, type Logger } from 'pino'
+
+export const LOG_LEVELS = ['fatal', 'error', 'warn', 'info', 'debug', 'trace', 'silent'] as const
+export type LogLevel = (typeof LOG_LEVELS)[number]
+
+/** One JSON line per entry. What users wrote and what opens doors is never among the fields that are logged. */
+export function createLogger(level: LogLevel, destination?: DestinationStream): Logger {
+  return pino(
+    {
+      level,
+      base: null,
+      redact: ['*.password', '*.connectionString', '*.leaseToken', 'leaseToken'],
+      timestamp: pino.stdTimeFunctions.isoTime,
+    },
+    destination ?? pino.destination({ dest: 2, sync: false }),
+  )
+}

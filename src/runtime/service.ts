@@ -1,0 +1,175 @@
+/** Builds the parts that a process's roles need, starts them in order and stops them in the reverse one. */
+import { isIP } from 'node:net'
+import pg from 'pg'
+import type { Logger } from 'pino'
+import { type App, buildApp } from '../api/app.ts'
+import { Submitter } from '../api/submit.ts'
+import { Engine } from '../engine/engine.ts'
+import { Lifecycles } from '../engine/lifecycles.ts'
+import type { EventLog } from '../eventlog/event-log.ts'
+import { openPostgresEventLog } from '../eventlog/postgres/postgres-event-log.ts'
+import { Projector } from '../projections/projector.ts'
+import { offerable } from '../projections/work-state.ts'
+import { Claims } from '../workers/claims.ts'
+import { Leases } from '../workers/leases.ts'
+import { Timers } from '../workers/timers.ts'
+import { countByType, WorkSignal } from '../workers/work-signal.ts'
+import { ConfigError, type FileConfig, type ServiceConfig } from './config.ts'
+import { DatabaseClock } from './database-clock.ts'
+import { assertDurable } from './postgres-settings.ts'
+
+export interface ServiceOptions extends ServiceConfig {
+  file: FileConfig
+  logger: Logger
+  /** Tests alone run on a database that may forget. */
+  requireDurable?: boolean
+}
+
+export interface Service {
+  /** Where the API listens, null without the role `api`. */
+  url: string | null
+  log: EventLog
+  engine: Engine
+  pool: pg.Pool
+  projector: Projector | null
+  timers: Timers | null
+  /** Stops taking work, finishes what is under way, closes; safe to call twice. */
+  stop(): Promise<void>
+}
+
+const POOL_CONNECTIONS = 12
+const STATEMENT_TIMEOUT_MS = 30_000
+/** Answers under way get this long at shutdown; then their connections are closed. */
+const CLOSE_MS = 3_000
+
+/**
+ * Starts a service on a migrated database.
+ *
+ * @throws ConfigError for an address that must not be open; DurabilityError where the database may forget
+ */
+export async function startService(options: ServiceOptions): Promise<Service> {
+  refuseOpenAddress(options)
+  const { logger, databaseUrl } = options
+  const stops: (() => Promise<void> | void)[] = []
+  const stopAll = async (): Promise<void> => {
+    for (const stop of stops.splice(0).reverse()) {
+      try {
+        await stop()
+      } catch (error) {
+        logger.error({ err: error }, 'a part did not stop cleanly')
+      }
+    }
+  }
+  try {
+    const pool = openPool(databaseUrl, logger)
+    stops.push(() => pool.end())
+    if (options.requireDurable !== false) logger.info(await assertDurable(pool), 'the log is durable')
+    const log = await openPostgresEventLog({
+      connectionString: databaseUrl,
+      logger: logger.child({ part: 'log' }),
+    })
+    stops.push(() => log.close())
+    const clock = await DatabaseClock.start(pool, logger)
+    stops.push(() => clock.stop())
+    const lifecycles = await Lifecycles.open(log, options.file.lifecycles)
+    const engine = new Engine({ log, clock, lifecycles, logger: logger.child({ part: 'engine' }) })
+    stops.push(() => engine.stop())
+    const signal = new WorkSignal()
+    const has = (role: ServiceConfig['roles'][number]): boolean => options.roles.includes(role)
+
+    const projector = has('projector')
+      ? new Projector({
+          log,
+          pool,
+          logger: logger.child({ part: 'projector' }),
+          onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
+        })
+      : null
+    projector?.start()
+    if (projector) stops.push(() => projector.stop())
+    const timers = has('timers')
+      ? new Timers({ pool, engine, clock, signal, logger: logger.child({ part: 'timers' }) })
+      : null
+    timers?.start()
+    if (timers) stops.push(() => timers.stop())
+
+    let url: string | null = null
+    if (has('api')) {
+      const app = buildApp({
+        engine,
+        log,
+        pool,
+        clock,
+        submitter: new Submitter(options.file, lifecycles),
+        claims: new Claims(pool, engine, signal),
+        leases: new Leases(pool, engine),
+        logger,
+        health: () => [
+          {
+            name: 'projector',
+            ok: projector?.mode !== 'halted',
+            reason: projector?.mode === 'halted' ? 'the log went backwards' : null,
+          },
+        ],
+      })
+      stops.push(() => closeWithin(app, CLOSE_MS))
+      url = await app.listen({ host: options.host, port: options.port })
+    }
+    let stopping: Promise<void> | null = null
+    return {
+      url,
+      log,
+      engine,
+      pool,
+      projector,
+      timers,
+      stop: () => {
+        stopping ??= stopAll()
+        return stopping
+      },
+    }
+  } catch (error) {
+    await stopAll()
+    throw error
+  }
+}
+
+/** Without keys the API is open to whoever reaches it: loopback, or an address that was asked for by name. */
+function refuseOpenAddress({ host, withoutKeys, roles }: ServiceConfig): void {
+  if (!roles.includes('api') || withoutKeys || isLoopback(host)) return
+  throw new ConfigError(
+    `refusing to serve ${host}: there are no access keys, and it is not a loopback address. ` +
+      'Use --host 127.0.0.1, or add --without-keys if everyone who reaches this address may do everything.',
+  )
+}
+
+function isLoopback(host: string): boolean {
+  if (host === 'localhost' || host === '::1') return true
+  return isIP(host) === 4 && host.startsWith('127.')
+}
+
+function openPool(databaseUrl: string, logger: Logger): pg.Pool {
+  const pool = new pg.Pool({
+    connectionString: databaseUrl,
+    max: POOL_CONNECTIONS,
+    application_name: 'rollcall',
+    connectionTimeoutMillis: 5_000,
+    statement_timeout: STATEMENT_TIMEOUT_MS,
+    query_timeout: STATEMENT_TIMEOUT_MS + 5_000,
+    idle_in_transaction_session_timeout: STATEMENT_TIMEOUT_MS,
+    options: '-c timezone=UTC -c datestyle=ISO',
+  })
+  // An idle connection that breaks is no reason to end the process (PITFALLS P11).
+  pool.on('error', error => logger.warn({ err: error }, 'an idle database connection broke'))
+  return pool
+}
+
+/** Closes the application; what still holds it open after a while is cut. */
+async function closeWithin(app: App, ms: number): Promise<void> {
+  const timer = setTimeout(() => app.server.closeAllConnections(), ms)
+  try {
+    await app.close()
+  } finally {
+    clearTimeout(timer)
+  }
+}

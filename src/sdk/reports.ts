@@ -1,0 +1,197 @@
+/**
+ * What handlers bring about, on its way to the service: whatever waits when a request returns goes with the
+ * next one. A report is repeated, with the same command id, until it is answered or the worker has to end; the
+ * service recognises what it has had before.
+ */
+import type { ReportResult, ReportsAnswer } from '../api/schemas/workers.ts'
+import { RollcallError } from './errors.ts'
+import type { Http } from './http.ts'
+import type { Outage } from './outage.ts'
+import { backoffMs, sleep, Wakeup, waitUntil } from './waiting.ts'
+
+/** How the service took a report; `undelivered` where the worker had to end first. */
+export type Delivery = ReportResult | { kind: 'undelivered' }
+
+/** A report on its way. */
+export interface Sent {
+  readonly delivered: Promise<Delivery>
+}
+
+interface Entry extends Sent {
+  body: string
+  bytes: number
+  /** It may have reached the service. */
+  tried: boolean
+  resolve: (delivery: Delivery) => void
+}
+
+const BATCH_MAX = 500
+/** Below the usual limit of 1 MiB for a body; a single report (a result of 256 KiB) always fits. */
+const BATCH_MAX_BYTES = 512 * 1024
+const TIMEOUT_MS = 15_000
+const BACKOFF = { initialMs: 50, maxMs: 2_000 }
+/** The service's Retry-After is heeded up to here. */
+const RETRY_AFTER_MAX_MS = 30_000
+/** Statuses that blame the request itself: sending the same again is no use. */
+const POISON_STATUSES = new Set([400, 413, 422])
+/** Refusals of one member that may pass. */
+const PASSING_CODES = new Set(['conflict', 'unavailable', 'overloaded', 'timeout', 'internal'])
+/** A member that the service keeps putting off blocks the others; after so many rounds it counts as refused. */
+const PUT_OFF_MAX = 10
+
+export class Reports {
+  readonly #http: Http
+  readonly #worker: string
+  readonly #outage: Outage
+  readonly #ending = new AbortController()
+  readonly #changed = new Wakeup()
+  readonly #waiting: Entry[] = []
+  #undelivered = 0
+  #undeliveredBytes = 0
+  #flushing = false
+
+  constructor(http: Http, worker: string, outage: Outage) {
+    this.#http = http
+    this.#worker = worker
+    this.#outage = outage
+  }
+
+  /** Reports not yet answered. */
+  get undelivered(): number {
+    return this.#undelivered
+  }
+
+  get undeliveredBytes(): number {
+    return this.#undeliveredBytes
+  }
+
+  /** Sends a report, written as JSON, after those that wait. */
+  send(body: string): Sent {
+    let resolve: Entry['resolve'] = () => {}
+    const delivered = new Promise<Delivery>(settle => {
+      resolve = settle
+    })
+    const entry: Entry = { body, bytes: Buffer.byteLength(body), tried: false, resolve, delivered }
+    this.#undelivered++
+    this.#undeliveredBytes += entry.bytes
+    if (this.#ending.signal.aborted) this.#settle(entry, { kind: 'undelivered' })
+    else {
+      this.#waiting.push(entry)
+      void this.#flush()
+    }
+    return entry
+  }
+
+  /** Puts another report in the place of one that was never on its way; false where it is too late for that. */
+  replace(sent: Sent, body: string): boolean {
+    const entry = this.#waiting.find(waiting => waiting === sent)
+    if (!entry || entry.tried) return false
+    const bytes = Buffer.byteLength(body)
+    this.#undeliveredBytes += bytes - entry.bytes
+    entry.body = body
+    entry.bytes = bytes
+    return true
+  }
+
+  /** Waits until all is answered, `ms` at most; then gives up on the rest and says how many that were. */
+  async end(ms: number): Promise<number> {
+    await waitUntil(() => this.#undelivered === 0, this.#changed, ms)
+    const lost = this.#undelivered
+    this.#ending.abort(new Error('the worker has ended'))
+    for (const entry of this.#waiting.splice(0)) this.#settle(entry, { kind: 'undelivered' })
+    return lost
+  }
+
+  async #flush(): Promise<void> {
+    if (this.#flushing) return
+    this.#flushing = true
+    // Outcomes of the same turn go together.
+    await Promise.resolve()
+    while (this.#waiting.length > 0) await this.#deliver(this.#take())
+    this.#flushing = false
+  }
+
+  #take(): Entry[] {
+    let bytes = 0
+    let count = 0
+    for (const entry of this.#waiting) {
+      if (count === BATCH_MAX || (count > 0 && bytes + entry.bytes > BATCH_MAX_BYTES)) break
+      bytes += entry.bytes
+      count++
+    }
+    return this.#waiting.splice(0, count)
+  }
+
+  /** Sends a batch until each of it is settled; never rejects. */
+  async #deliver(batch: Entry[]): Promise<void> {
+    let open = batch
+    for (let failures = 0, rounds = 1; open.length > 0; ) {
+      let waitMs: number
+      try {
+        const results = await this.#post(open)
+        this.#outage.over()
+        failures = 0
+        open = this.#sort(open, results, rounds++)
+        waitMs = backoffMs(BACKOFF, rounds)
+      } catch (error) {
+        if (this.#ending.signal.aborted) break
+        if (error instanceof RollcallError && POISON_STATUSES.has(error.status))
+          return this.#isolate(open, error)
+        this.#outage.failed(error, { undelivered: this.#undelivered })
+        const asked = error instanceof RollcallError ? (error.retryAfterMs ?? 0) : 0
+        waitMs = Math.max(backoffMs(BACKOFF, ++failures), Math.min(asked, RETRY_AFTER_MAX_MS))
+      }
+      if (open.length > 0) await sleep(waitMs, this.#ending.signal)
+      if (this.#ending.signal.aborted) break
+    }
+    for (const entry of open) this.#settle(entry, { kind: 'undelivered' })
+  }
+
+  async #post(batch: readonly Entry[]): Promise<ReportResult[]> {
+    for (const entry of batch) entry.tried = true
+    const body = `{"worker":${JSON.stringify(this.#worker)},"reports":[${batch.map(entry => entry.body).join(',')}]}`
+    const { results } = await this.#http.call<ReportsAnswer>({
+      method: 'POST',
+      path: '/v1/workers/report',
+      body,
+      timeoutMs: TIMEOUT_MS,
+      signal: this.#ending.signal,
+    })
+    if (Array.isArray(results) && results.length === batch.length) return results
+    throw new RollcallError(`${batch.length} reports were sent and not as many answered.`, {
+      code: 'bad_answer',
+      retryable: true,
+    })
+  }
+
+  /** Settles what is answered; returns what the service put off. */
+  #sort(batch: readonly Entry[], results: readonly ReportResult[], round: number): Entry[] {
+    const putOff: Entry[] = []
+    batch.forEach((entry, index) => {
+      const result = results[index]!
+      if (result.kind === 'refused' && PASSING_CODES.has(result.code) && round < PUT_OFF_MAX)
+        putOff.push(entry)
+      else this.#settle(entry, result)
+    })
+    return putOff
+  }
+
+  /** The service cannot take the batch as a whole: halves find the member at fault, which is refused alone. */
+  async #isolate(batch: Entry[], error: RollcallError): Promise<void> {
+    const [first] = batch
+    if (batch.length === 1 && first) {
+      this.#settle(first, { taskId: null, kind: 'refused', code: error.code, message: error.detail })
+      return
+    }
+    const half = Math.ceil(batch.length / 2)
+    await this.#deliver(batch.slice(0, half))
+    await this.#deliver(batch.slice(half))
+  }
+
+  #settle(entry: Entry, delivery: Delivery): void {
+    this.#undelivered--
+    this.#undeliveredBytes -= entry.bytes
+    entry.resolve(delivery)
+    this.#changed.wake()
+  }
+}
