@@ -1,16 +1,21 @@
 /** The HTTP application: routes over the engine and the read model. It neither listens nor reads configuration. */
-import Fastify, { type FastifyBaseLogger, type FastifyError, type FastifyInstance } from 'fastify'
-import { validatorCompiler, type ZodTypeProvider } from 'fastify-type-provider-zod'
+import Fastify, {
+  type FastifyBaseLogger,
+  type FastifyError,
+  type FastifyInstance,
+  LogController,
+} from 'fastify'
+import type { ZodTypeProvider } from 'fastify-type-provider-zod'
 import type { Pool } from 'pg'
 import type { Logger } from 'pino'
-import type { ZodError } from 'zod'
+import type { ZodType } from 'zod'
 import type { Clock } from '../engine/clock.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
 import type { Claims } from '../workers/claims.ts'
 import type { Leases } from '../workers/leases.ts'
 import { parseJsonBody } from './json-body.ts'
-import { fieldErrors, Problem } from './problems.ts'
+import { invalid, Problem } from './problems.ts'
 import { healthRoutes } from './routes/health.ts'
 import { taskRoutes } from './routes/tasks.ts'
 import { workerRoutes } from './routes/workers.ts'
@@ -46,7 +51,7 @@ export function buildApp(parts: AppParts): App {
       { level: httpLevel(parts.logger.level) },
     ) as FastifyBaseLogger,
     // Each transition has its line; one more for every request would drown them.
-    disableRequestLogging: true,
+    logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_BYTES,
     routerOptions: { maxParamLength: 200 },
     requestTimeout: 60_000,
@@ -56,7 +61,10 @@ export function buildApp(parts: AppParts): App {
       problemOf(error, parts.logger).send(reply as never)
     },
   })
-  app.setValidatorCompiler(validatorCompiler)
+  app.setValidatorCompiler(({ schema }) => data => {
+    const parsed = (schema as unknown as ZodType).safeParse(data)
+    return parsed.success ? { value: parsed.data } : { error: invalid(parsed.error) }
+  })
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
     try {
@@ -88,18 +96,6 @@ const httpLevel = (level: string): string => (level === 'info' ? 'warn' : level)
 /** Whatever was thrown, as a Problem. What is not foreseen is logged and answered without its inside. */
 function problemOf(error: FastifyError, logger: Logger): Problem {
   if (error instanceof Problem) return error
-  if (error.validation) {
-    const issues = error.validation.flatMap(one =>
-      'params' in one ? [one.params.issue as ZodError['issues'][number]] : [],
-    )
-    const fields = issues.every(issue => issue !== undefined) ? fieldErrors(issues) : []
-    const first = fields[0]
-    return new Problem(
-      'invalid_request',
-      first ? `${first.path || error.validationContext}: ${first.message}` : error.message,
-      fields,
-    )
-  }
   switch (error.code) {
     case 'FST_ERR_CTP_BODY_TOO_LARGE':
       return new Problem('body_too_large')
