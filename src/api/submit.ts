@@ -1,5 +1,5 @@
 /** From a submit request to its command: type defaults, idempotency, and the checks a type asks for. */
-import { createHash, randomBytes, randomUUID } from 'node:crypto'
+import { hash, randomUUID } from 'node:crypto'
 import { Ajv, type ValidateFunction } from 'ajv'
 import { v5 as uuidv5, v7 as uuidv7 } from 'uuid'
 import { canonicalJson } from '../domain/canonical-json.ts'
@@ -57,10 +57,10 @@ export class Submitter {
     this.#checkPayload(request)
     const lifecycle = this.#lifecycles.named(type?.lifecycle ?? 'standard')
     if (!lifecycle) throw new Error('bug: the standard lifecycle is always registered')
-    const asked = canonicalJson(request as unknown as Json)
-    const fingerprintOf: FingerprintOf = salt =>
-      createHash('sha256').update(`${salt}\n${asked}`).digest('hex')
-    const salt = randomBytes(12).toString('base64url')
+    // Key order matters only where the request can be compared with another one of the same key.
+    const asked = key === null ? JSON.stringify(request) : canonicalJson(request as unknown as Json)
+    const fingerprintOf: FingerprintOf = salt => hash('sha256', `${salt}\n${asked}`)
+    const salt = randomUUID()
     const envelope: CommandEnvelope = {
       taskId: key === null ? uuidv7() : uuidv5(`default\ntasks\n${key}`, KEY_NAMESPACE),
       command: {

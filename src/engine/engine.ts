@@ -36,6 +36,8 @@ export interface EngineOptions {
   clock: Clock
   lifecycles: Lifecycles
   logger: Logger
+  /** Shared with the projector of the same process. */
+  cache?: TaskCache
   /** In [0, 1), for retry jitter. */
   random?: () => number
   /** How long an append of unknown outcome is repeated before the command is answered `log_unavailable`. */
@@ -85,7 +87,7 @@ interface Staged extends Decided {
 
 export class Engine {
   readonly #options: EngineOptions
-  readonly #cache = new TaskCache()
+  readonly #cache: TaskCache
   readonly #reader: TaskReader
   readonly #retrier: AppendRetrier
   readonly #listeners = new Set<EventListener>()
@@ -101,6 +103,7 @@ export class Engine {
 
   constructor(options: EngineOptions) {
     this.#options = options
+    this.#cache = options.cache ?? new TaskCache()
     this.#reader = new TaskReader(options.log, this.#cache)
     this.#retrier = new AppendRetrier(options.log, options.appendDeadlineMs ?? 10_000, options.logger)
   }

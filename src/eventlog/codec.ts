@@ -2,7 +2,7 @@
  * Between events and bytes. Every stored event is checked by the schema of its type and version on the way
  * in and on the way out, and chained by hash to the one before it.
  */
-import { createHash } from 'node:crypto'
+import { hash } from 'node:crypto'
 import {
   EVENT_SCHEMAS,
   type EventType,
@@ -32,11 +32,10 @@ export class UndecodableEventError extends Error {
  * the parts cannot run into each other.
  */
 export function hashEvent(stream: string, revision: number, event: EncodedEvent): string {
-  return createHash('sha256')
-    .update(
-      `${stream}\n${revision}\n${event.id}\n${event.type}\n${event.version}\n${event.data}\n${event.metadata}`,
-    )
-    .digest('hex')
+  return hash(
+    'sha256',
+    `${stream}\n${revision}\n${event.id}\n${event.type}\n${event.version}\n${event.data}\n${event.metadata}`,
+  )
 }
 
 /** Makes an event's bytes for its place in a stream, and its hash. */

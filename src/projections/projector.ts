@@ -6,6 +6,7 @@
  * -> … -> stopped. A log that went backwards is an alarm: it keeps the mode `halted` until it is restarted.
  */
 import { randomUUID } from 'node:crypto'
+import { LRUCache } from 'lru-cache'
 import type { Pool } from 'pg'
 import type { Logger } from 'pino'
 import { evolve } from '../domain/evolve.ts'
@@ -27,6 +28,11 @@ export interface ProjectorOptions {
   log: EventLog
   pool: Pool
   logger: Logger
+  /**
+   * Folded tasks that the engine of this process keeps, where there is one: a fold that is there already need not
+   * be made again. Without it the projector folds for itself.
+   */
+  cache?: TaskCache
   /** Told of the tasks that moved, after the commit. */
   onMoved?: (tasks: readonly Task[]) => void
   leaseMs?: number
@@ -34,6 +40,7 @@ export interface ProjectorOptions {
 }
 
 export const PROJECTOR_NAME = 'tasks'
+const WRITTEN_MAX = 20_000
 const RESTART_MS = { first: 100, longest: 2_000 }
 
 interface SetAside {
@@ -46,8 +53,10 @@ export class Projector {
   readonly #options: ProjectorOptions
   readonly #leaseMs: number
   readonly #holder = randomUUID()
-  readonly #cache = new TaskCache()
+  readonly #cache: TaskCache
   readonly #reader: TaskReader
+  /** Revisions that were written: a fold may be ahead of the batch, and its later events then ask for nothing. */
+  readonly #written = new LRUCache<string, number>({ max: WRITTEN_MAX })
   #abort = new AbortController()
   #running: Promise<void> | null = null
   #checkpoint: Checkpoint | null = null
@@ -57,6 +66,7 @@ export class Projector {
   constructor(options: ProjectorOptions) {
     this.#options = options
     this.#leaseMs = options.leaseMs ?? 5_000
+    this.#cache = options.cache ?? new TaskCache()
     this.#reader = new TaskReader(options.log, this.#cache)
   }
 
@@ -88,6 +98,8 @@ export class Projector {
         logger.info({ checkpoint: held.checkpoint }, 'projecting')
         this.mode = 'projecting'
         this.#checkpoint = held.checkpoint
+        // Another projector may have written, or rows may have been repaired, since this one last held the lease.
+        this.#written.clear()
         this.#renewedAt = performance.now()
         await this.#options.log.follow(held.checkpoint, batch => this.#handle(batch), signal)
         pauseMs = RESTART_MS.first
@@ -131,6 +143,7 @@ export class Projector {
       return written
     })
     for (const one of aside) logger.error(one, 'task set aside: its stream cannot be read')
+    for (const task of tasks) this.#written.set(task.taskId, task.revision)
     this.#checkpoint = to
     this.#renewedAt = performance.now()
     onMoved?.(moved)
@@ -146,8 +159,9 @@ export class Projector {
     for (const stored of batch) {
       const taskId = taskIdOf(stored.stream)
       if (taskId === null || refold.has(taskId)) continue
+      if (stored.revision <= (this.#written.get(taskId) ?? -1)) continue
       const before = touched.get(taskId) ?? this.#cache.get(taskId)
-      // Delivered again: the cache was there before.
+      // The cache is there already: delivered again, or folded by the engine when it appended.
       if (before && before.revision >= stored.revision) touched.set(taskId, before)
       else if (stored.revision !== (before ? before.revision + 1 : 0)) refold.add(taskId)
       else {

@@ -41,15 +41,20 @@ export async function serverAccount(
   log: (line: string) => void,
 ): Promise<Account | undefined> {
   if (process.getuid?.() !== 0) return undefined
-  const owner = await stat(clusterDir).catch(() => undefined)
-  if (owner && owner.uid !== 0) return { uid: owner.uid, gid: owner.gid }
-
-  const account = (await lookUp('postgres')) ?? (await createAccount(log)) ?? (await lookUp('nobody'))
-  if (account) return account
+  const candidates = [
+    () => ownerOf(clusterDir),
+    () => lookUp('postgres'),
+    () => createAccount(log),
+    () => lookUp('nobody'),
+  ]
+  for (const candidate of candidates) {
+    const account = await candidate()
+    if (account && (await isUsable(account))) return account
+  }
   throw new EmbeddedPostgresError(
     'no_account',
-    'Postgres refuses to run as root, and neither the account "postgres" nor "nobody" exists or could be made. ' +
-      'Create one (useradd --system postgres), or run Rollcall as an ordinary user.',
+    'Postgres refuses to run as root, and there is no other account it could use: "postgres" and "nobody" are missing ' +
+      'or not to be had. Create one (useradd --system postgres), or run Rollcall as an ordinary user.',
   )
 }
 
@@ -90,6 +95,11 @@ export async function run(command: string, args: string[], options: RunOptions =
   }
 }
 
+async function ownerOf(dir: string): Promise<Account | undefined> {
+  const owner = await stat(dir).catch(() => undefined)
+  return owner && owner.uid !== 0 ? { uid: owner.uid, gid: owner.gid } : undefined
+}
+
 async function lookUp(name: string): Promise<Account | undefined> {
   const [user, group] = await Promise.all([run('id', ['-u', name]), run('id', ['-g', name])])
   if (user.code !== 0 || group.code !== 0) return undefined
@@ -97,9 +107,17 @@ async function lookUp(name: string): Promise<Account | undefined> {
 }
 
 async function createAccount(log: (line: string) => void): Promise<Account | undefined> {
-  const flags = ['--system', '--user-group', '--no-create-home', '--shell', '/usr/sbin/nologin']
+  const flags = ['--system', '--user-group', '--home-dir', '/nonexistent', '--shell', '/usr/sbin/nologin']
   const created = await run('useradd', [...flags, 'postgres']).catch(() => undefined)
   if (created?.code !== 0) return undefined
   log('created the system account "postgres", since Postgres refuses to run as root')
   return lookUp('postgres')
+}
+
+/** In a container that maps root alone, other accounts exist by name only. */
+async function isUsable(account: Account): Promise<boolean> {
+  return run('/bin/sh', ['-c', ':'], { account, cwd: '/' }).then(
+    ({ code }) => code === 0,
+    () => false,
+  )
 }

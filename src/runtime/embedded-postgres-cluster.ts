@@ -102,13 +102,17 @@ async function makeCluster(place: ClusterPlace, durable: boolean): Promise<void>
     '--pwprompt',
     ...(durable ? [] : ['--no-sync']),
   ]
-  await initdb({ ...place, dir: unfinished }, flags, `${password}\n${password}\n`)
-
-  await writeFile(join(unfinished, PASSWORD_FILE), `${password}\n`, { mode: 0o600, flush: durable })
-  if (account) await chown(join(unfinished, PASSWORD_FILE), account.uid, account.gid)
-  if (durable) await syncFolder(unfinished)
-  await rename(unfinished, dir)
-  if (durable) await syncFolder(dataDir)
+  try {
+    await initdb({ ...place, dir: unfinished }, flags, `${password}\n${password}\n`)
+    await writeFile(join(unfinished, PASSWORD_FILE), `${password}\n`, { mode: 0o600, flush: durable })
+    if (account) await chown(join(unfinished, PASSWORD_FILE), account.uid, account.gid)
+    if (durable) await syncFolder(unfinished)
+    await rename(unfinished, dir)
+    if (durable) await syncFolder(dataDir)
+  } catch (error) {
+    await rm(unfinished, { recursive: true, force: true })
+    throw error
+  }
 }
 
 async function initdb({ dir, account, binaries }: ClusterPlace, flags: string[], input = ''): Promise<void> {

@@ -3,16 +3,26 @@
  * before a new one starts on the same folder. Only to be called by the owner of the data folder.
  */
 
-import { readdir, readFile, readlink, rm } from 'node:fs/promises'
+import { readdir, readFile, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { run } from './embedded-postgres-account.ts'
 import { EmbeddedPostgresError, isSystemError } from './embedded-postgres-error.ts'
 
+/**
+ * The name the server of this folder runs under, shown in the title of each of its processes. Device and inode tell the
+ * folder from any other that has or had the same path, in another container too.
+ */
+export async function clusterName(clusterDir: string): Promise<string> {
+  const { dev, ino } = await stat(clusterDir, { bigint: true })
+  return `rollcall-${dev}-${ino}`
+}
+
 /** Stop whatever server still runs on this cluster, bounded in time, and clear a pid file that misleads the next. */
 export async function stopLeftovers(clusterDir: string, log: (line: string) => void): Promise<void> {
+  if (!(await stat(clusterDir).catch(() => undefined))) return
   const postmaster = await postmasterPid(clusterDir)
-  let left = await serversOf(clusterDir, postmaster)
+  let left = await serversOf(clusterDir)
   if (left.length > 0) log(`stopping a Postgres that outlived its owner (process ${left.join(', ')})`)
 
   // The fast shutdown is asked of the postmaster alone: to its children the same signal means other things.
@@ -29,8 +39,9 @@ export async function stopLeftovers(clusterDir: string, log: (line: string) => v
 
   // The pid in a left-over file may belong to somebody else by now. Postgres would take that for a running server and
   // refuse; where no such process runs it clears up by itself, after checks of its own.
-  if (postmaster !== undefined && isAlive(postmaster))
+  if (postmaster !== undefined && isAlive(postmaster)) {
     await rm(join(clusterDir, 'postmaster.pid'), { force: true })
+  }
 }
 
 async function signalAndWait(
@@ -49,7 +60,7 @@ async function signalAndWait(
   let still = left
   while (still.length > 0 && performance.now() < deadline) {
     await delay(20)
-    still = await serversOf(clusterDir, await postmasterPid(clusterDir))
+    still = await serversOf(clusterDir)
   }
   return still
 }
@@ -61,24 +72,34 @@ async function postmasterPid(clusterDir: string): Promise<number | undefined> {
 }
 
 /**
- * The Postgres processes that run on this cluster. On Linux they are known by name and working folder, which also finds
- * the children of a postmaster that is dead. Elsewhere the command line of the pid file's process has to do.
+ * The Postgres processes that serve this folder, the children of a dead postmaster among them. They are known by the
+ * cluster's name in their command line or title. (Their working folder would say the same, but in a container even root
+ * may not see that of another account's process.)
  */
-async function serversOf(clusterDir: string, postmaster: number | undefined): Promise<number[]> {
+async function serversOf(clusterDir: string): Promise<number[]> {
+  const name = await clusterName(clusterDir)
+  const isPostmaster = (line: string) =>
+    line.includes('/postgres -D ') && line.includes(` cluster_name=${name} `)
+  const isChild = (line: string) => line.startsWith(`postgres: ${name}: `)
+  const all = await commandLines()
+  return all.filter(({ line }) => isPostmaster(line) || isChild(line)).map(({ pid }) => pid)
+}
+
+async function commandLines(): Promise<{ pid: number; line: string }[]> {
   if (process.platform !== 'linux') {
-    if (postmaster === undefined) return []
-    const { output } = await run('ps', ['-o', 'command=', '-p', String(postmaster)])
-    return output.includes('postgres') && output.includes(clusterDir) ? [postmaster] : []
+    const { output } = await run('ps', ['-axww', '-o', 'pid=,command='])
+    return output.split('\n').map(row => {
+      const [, pid, line] = /^ *(\d+) (.*)$/.exec(row) ?? []
+      return { pid: Number(pid), line: `${line} ` }
+    })
   }
   const pids = (await readdir('/proc')).map(Number).filter(pid => pid > 0)
-  const found = await Promise.all(
+  return Promise.all(
     pids.map(async pid => {
-      const folder = await readlink(`/proc/${pid}/cwd`).catch(() => undefined)
-      if (folder !== clusterDir) return false
-      return (await readFile(`/proc/${pid}/comm`, 'utf8').catch(() => '')).trim() === 'postgres'
+      const line = await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '')
+      return { pid, line: line.replaceAll('\0', ' ') }
     }),
   )
-  return pids.filter((_, index) => found[index])
 }
 
 function isAlive(pid: number): boolean {

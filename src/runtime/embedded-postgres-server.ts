@@ -11,6 +11,7 @@ import { type Account, CLEAN_ENVIRONMENT } from './embedded-postgres-account.ts'
 import { type Binaries, REINSTALL } from './embedded-postgres-binaries.ts'
 import { type Cluster, pathForServer } from './embedded-postgres-cluster.ts'
 import { EmbeddedPostgresError } from './embedded-postgres-error.ts'
+import { clusterName } from './embedded-postgres-leftovers.ts'
 import type { Settings } from './embedded-postgres-settings.ts'
 
 /** How the server's process ended. */
@@ -59,9 +60,10 @@ export async function startServer(
   options: ServerOptions,
 ): Promise<Server> {
   const path = await pathForServer(cluster.dir, cluster.account)
+  const settings = { cluster_name: await clusterName(cluster.dir), ...options.settings }
   for (let attempt = 1; ; attempt++) {
     const port = options.port ?? (await freePort())
-    const server = launch(cluster, binaries, path, port, options)
+    const server = launch(cluster, binaries, ['-D', path, ...flags({ ...settings, port })], port, options.log)
     const outcome = await untilReady(server, cluster.dir, options.startTimeoutMs)
     if (outcome === 'ready') return server
 
@@ -80,15 +82,18 @@ export async function startServer(
   }
 }
 
+function flags(settings: Record<string, string | number>): string[] {
+  return Object.entries(settings).flatMap(([name, value]) => ['-c', `${name}=${value}`])
+}
+
 function launch(
   cluster: Cluster,
   binaries: Binaries,
-  path: string,
+  args: string[],
   port: number,
-  { settings, log }: ServerOptions,
+  log: (line: string) => void,
 ): Launched {
-  const flags = Object.entries({ ...settings, port }).flatMap(([name, value]) => ['-c', `${name}=${value}`])
-  const child = spawn(binaries.postgres, ['-D', path, ...flags], {
+  const child = spawn(binaries.postgres, args, {
     ...cluster.account,
     cwd: cluster.dir,
     env: CLEAN_ENVIRONMENT,

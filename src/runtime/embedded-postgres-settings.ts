@@ -43,12 +43,15 @@ const FIXED = {
 
 const NOT_DURABLE = { fsync: 'off', full_page_writes: 'off', synchronous_commit: 'off' }
 
+/** Derived from the other options. */
+const GIVEN_AT_LAUNCH = ['port', 'data_directory', 'cluster_name']
+
 /** The defaults, the caller's additions and what is fixed; throws `invalid_settings` where these disagree. */
 export function serverSettings(additions: Settings, durable: boolean): Settings {
   const settings = { ...DEFAULTS }
   for (const [key, value] of Object.entries(additions)) {
     const name = key.toLowerCase().replaceAll('-', '_') // Postgres takes both spellings
-    if (name in FIXED || name === 'port' || name === 'data_directory') {
+    if (name in FIXED || GIVEN_AT_LAUNCH.includes(name)) {
       throw new EmbeddedPostgresError(
         'invalid_settings',
         `The setting ${key} of the embedded Postgres is not free: use the options dataDir, port and durable.`,

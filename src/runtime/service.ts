@@ -6,6 +6,7 @@ import { type App, buildApp } from '../api/app.ts'
 import { Submitter } from '../api/submit.ts'
 import { Engine } from '../engine/engine.ts'
 import { Lifecycles } from '../engine/lifecycles.ts'
+import { TaskCache } from '../engine/task-cache.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
 import { openPostgresEventLog } from '../eventlog/postgres/postgres-event-log.ts'
 import { Projector } from '../projections/projector.ts'
@@ -72,7 +73,8 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     const clock = await DatabaseClock.start(pool, logger)
     stops.push(() => clock.stop())
     const lifecycles = await Lifecycles.open(log, options.file.lifecycles)
-    const engine = new Engine({ log, clock, lifecycles, logger: logger.child({ part: 'engine' }) })
+    const cache = new TaskCache()
+    const engine = new Engine({ log, clock, lifecycles, cache, logger: logger.child({ part: 'engine' }) })
     stops.push(() => engine.stop())
     const signal = new WorkSignal()
     const has = (role: ServiceConfig['roles'][number]): boolean => options.roles.includes(role)
@@ -81,6 +83,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       ? new Projector({
           log,
           pool,
+          cache,
           logger: logger.child({ part: 'projector' }),
           onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
         })

@@ -1,5 +1,5 @@
 /** What workers ask: claim, report, heartbeat, and the same commands one by one. */
-import { createHash, randomUUID } from 'node:crypto'
+import { hash, randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Command, CommandEnvelope } from '../../domain/commands.ts'
 import type { Actor } from '../../domain/events.ts'
@@ -26,7 +26,7 @@ import {
 import { claimedTask, taskView } from '../views.ts'
 import { taskOf } from './tasks.ts'
 
-const hashToken = (token: string): string => createHash('sha256').update(token).digest('hex')
+const hashToken = (token: string): string => hash('sha256', token)
 
 export function workerRoutes(app: TypedApp, parts: AppParts): void {
   // Waiting claims end when the service begins to stop; their workers ask again elsewhere or later.

@@ -3,6 +3,7 @@
  * server or the network, and a connection whose state is unknown is destroyed.
  */
 
+import type { Socket } from 'node:net'
 import pg from 'pg'
 import type { BaseLogger } from 'pino'
 import { LogUnavailableError } from '../event-log.ts'
@@ -36,9 +37,13 @@ export function clientConfig(connectionString: string, timeoutMs: number): pg.Cl
   }
 }
 
+const END_TIMEOUT_MS = 2_000
+
+/** A pool, and the bound of every query on it. */
 export class Connections {
   readonly #pool: pg.Pool
   readonly #timeoutMs: number
+  readonly #clients = new Set<pg.PoolClient>()
 
   constructor(config: pg.PoolConfig, timeoutMs: number, logger: BaseLogger | undefined) {
     this.#pool = new pg.Pool(config)
@@ -46,7 +51,11 @@ export class Connections {
     // Both are needed: an idle connection's error comes from the pool, a busy one's from the client; without a
     // listener either ends the process. What failed is reported by the query that needed it.
     this.#pool.on('error', error => logger?.debug({ err: error }, 'an idle connection to the log ended'))
-    this.#pool.on('connect', client => client.on('error', () => {}))
+    this.#pool.on('connect', client => {
+      client.on('error', () => {})
+      client.on('end', () => this.#clients.delete(client))
+      this.#clients.add(client)
+    })
   }
 
   /**
@@ -80,10 +89,17 @@ export class Connections {
     }
   }
 
-  /** Ends the connections when their queries are done. */
+  /** Ends the connections when their queries are done, or by force when that takes too long. */
   async end(): Promise<void> {
-    await this.#pool.end()
+    await within(END_TIMEOUT_MS, this.#pool.end(), 'end').catch(() => {})
+    for (const client of this.#clients) destroy(client)
   }
+}
+
+/** Closes a connection's socket at once. A polite end waits for the server's, which may never come. */
+export function destroy(client: pg.ClientBase): void {
+  // The types leave out the connection, and the client has no other way to be closed at once.
+  ;(client as unknown as { connection: { stream: Socket } }).connection.stream.destroy()
 }
 
 const isFatal = (error: pg.DatabaseError): boolean => error.severity === 'FATAL' || error.severity === 'PANIC'

@@ -101,8 +101,8 @@ export async function readLog(
   const rows = await connections.run({
     name: 'read_log',
     text: LOG_PAGE,
-    // The page counts the event at the position too.
-    values: [position, READ_LIMITS.events + 1, READ_LIMITS.bytes],
+    // The page holds the event at the position too, where there is one.
+    values: [position, READ_LIMITS.events + (position === '0' ? 0 : 1), READ_LIMITS.bytes],
   })
   const at = rows[0]?.[0] === position ? rows.shift()![3]! : null
   return { at, after: rows.map(storedEvent) }

@@ -9,7 +9,7 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import type { BaseLogger } from 'pino'
-import { type Connections, within } from './connections.ts'
+import { type Connections, destroy, within } from './connections.ts'
 
 const CHANNEL = 'rollcall_log'
 const NOTIFY_INTERVAL_MS = 5
@@ -123,8 +123,7 @@ export class WakeUps {
       this.#logger?.debug({ err: error }, 'the connection that listens for appends ended')
     }
     signal.removeEventListener('abort', end)
-    // Waiting for the server's goodbye could take for ever; the socket is closed either way.
-    client.end().catch(() => {})
+    destroy(client)
     return performance.now() - startedAt
   }
 }

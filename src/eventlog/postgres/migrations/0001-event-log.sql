@@ -101,7 +101,7 @@ BEGIN
       WITH ORDINALITY member(stream, expected, head, number)
     CROSS JOIN LATERAL (
       SELECT CASE
-        WHEN member.expected = member.head OR member.head = -1 THEN NULL
+        WHEN member.expected >= member.head THEN NULL
         WHEN member.expected = -2 THEN (
           SELECT max(e.revision) FROM rollcall_log.events e
           WHERE e.stream = member.stream

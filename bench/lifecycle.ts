@@ -1,0 +1,250 @@
+/**
+ * Lifecycles end to end on the embedded default: submit over HTTP, claim, report, until the task is final and the
+ * read model has caught up. Service, Postgres, load and workers share the machine.
+ */
+import { type ChildProcess, fork } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { type BenchResult, machine, poster, quantile, round, treeCpuSeconds } from './support.ts'
+
+const TASKS = 20_000
+const CONCURRENCY = 64
+const BATCH = 500
+const STEADY = { perSecond: 200, seconds: 20 }
+const CLAIM_MAX = 100
+const LEASE_TOKEN = 'bench-lease-token-0000'
+const LIMIT_MS = 120_000
+
+type Post = ReturnType<typeof poster>['post']
+
+const payload = {
+  prompt: 'a lighthouse on a cliff above a quiet sea, evening light, long exposure, a few birds far away',
+  width: 1024,
+  height: 768,
+  seed: 184_467,
+  style: { name: 'oil', strength: 0.7, palette: ['#102030', '#405060', '#f0e0d0'] },
+}
+const submission = { type: 'bench.task', payload, labels: { project: 'bench', stage: 'measure' } }
+
+interface Service {
+  child: ChildProcess
+  url: string
+  postgresPid: number
+  ask<T>(what: 'usage' | 'lag' | 'stop'): Promise<T>
+}
+
+export async function startBenchService(): Promise<Service & { stop(): Promise<void> }> {
+  const dataDir = mkdtempSync(join(tmpdir(), 'rollcall-bench-'))
+  const child = fork(
+    fileURLToPath(new URL('./service-process.ts', import.meta.url)),
+    [dataDir, join(dataDir, 'service.log')],
+    {
+      execArgv: ['--import=tsx', '--expose-gc'],
+    },
+  )
+  const next = <T>(answer: string): Promise<T> =>
+    new Promise((resolve, reject) => {
+      const onMessage = (message: { answer: string }): void => {
+        if (message.answer !== answer) return
+        child.off('message', onMessage)
+        child.off('exit', onExit)
+        resolve(message as T)
+      }
+      const onExit = (): void => reject(new Error('the service ended'))
+      child.on('message', onMessage)
+      child.once('exit', onExit)
+    })
+  const ready = await next<{ url: string; postgresPid: number }>('ready')
+  const ask = <T>(what: 'usage' | 'lag' | 'stop'): Promise<T> => {
+    const answer = next<T>(what)
+    child.send({ ask: what })
+    return answer
+  }
+  return {
+    child,
+    ...ready,
+    ask,
+    stop: async () => {
+      await ask('stop')
+      rmSync(dataDir, { recursive: true, force: true })
+    },
+  }
+}
+
+/** Workers that do nothing but report success; tells each task's end. */
+export function runWorkers(post: Post, loops: number, onDone: (taskId: string, at: number) => void) {
+  let running = true
+  const loop = async (index: number): Promise<void> => {
+    for (let claim = 0; running; claim++) {
+      const answer = await post('/v1/workers/claim', {
+        worker: `bench-${index}`,
+        types: ['bench.task'],
+        max: CLAIM_MAX,
+        waitMs: 1_000,
+        claimId: `bench-${index}-${claim}`,
+        leaseToken: LEASE_TOKEN,
+      })
+      const { tasks } = answer.body as { tasks: { taskId: string; attempt: number }[] }
+      if (tasks.length === 0) continue
+      const report = await post('/v1/workers/report', {
+        worker: `bench-${index}`,
+        reports: tasks.map(({ taskId, attempt }) => ({
+          trigger: 'SUCCEED',
+          taskId,
+          attempt,
+          leaseToken: LEASE_TOKEN,
+          result: { width: 1024, height: 768, bytes: 734_003 },
+        })),
+      })
+      const at = performance.now()
+      for (const result of (report.body as { results: { kind: string; taskId: string }[] }).results) {
+        if (result.kind !== 'accepted')
+          throw new Error(`a report was not accepted: ${JSON.stringify(result)}`)
+        onDone(result.taskId, at)
+      }
+    }
+  }
+  const loopsDone = Promise.all(Array.from({ length: loops }, (_, index) => loop(index)))
+  return {
+    stop: async () => {
+      running = false
+      await loopsDone
+    },
+  }
+}
+
+/** Runs `submit` while workers work, until every task is final and projected. */
+async function measure(service: Service, tasks: number, submit: (post: Post) => Promise<void>) {
+  const clients = poster(service.url, CONCURRENCY)
+  const workers = poster(service.url, 8)
+  let done = 0
+  let allDone: () => void = () => {}
+  const finished = new Promise<void>((resolve, reject) => {
+    allDone = resolve
+    setTimeout(
+      () => reject(new Error(`only ${done} of ${tasks} tasks ended within ${LIMIT_MS} ms`)),
+      LIMIT_MS,
+    ).unref()
+  })
+  const cpuBefore = treeCpuSeconds(service.child.pid!)
+  const began = performance.now()
+  const crew = runWorkers(workers.post, 3, () => {
+    if (++done === tasks) allDone()
+  })
+  await submit(clients.post)
+  const submitted = performance.now()
+  await finished
+  while (!(await service.ask<{ caughtUp: boolean }>('lag')).caughtUp)
+    await new Promise(resolve => setTimeout(resolve, 5))
+  const ended = performance.now()
+  const cpuSeconds = treeCpuSeconds(service.child.pid!) - cpuBefore
+  await crew.stop()
+  clients.close()
+  workers.close()
+  return {
+    submitPerSecond: round((tasks / (submitted - began)) * 1000),
+    lifecyclePerSecond: round((tasks / (ended - began)) * 1000),
+    cpuMicrosPerTask: round((cpuSeconds / tasks) * 1e6),
+  }
+}
+
+async function submitSingles(post: Post, tasks: number): Promise<void> {
+  let left = tasks
+  await Promise.all(
+    Array.from({ length: CONCURRENCY }, async () => {
+      while (left-- > 0) {
+        const answer = await post('/v1/tasks', submission)
+        if (answer.status !== 201)
+          throw new Error(`a submit was answered ${answer.status}: ${JSON.stringify(answer.body)}`)
+      }
+    }),
+  )
+}
+
+async function submitBatches(post: Post, tasks: number): Promise<void> {
+  let left = tasks / BATCH
+  await Promise.all(
+    Array.from({ length: 2 }, async () => {
+      while (left-- > 0) {
+        const answer = await post('/v1/tasks/batch', {
+          tasks: Array.from({ length: BATCH }, () => submission),
+        })
+        const { results } = answer.body as { results: { kind: string }[] }
+        if (results.some(result => result.kind !== 'accepted'))
+          throw new Error('a batch member was not accepted')
+      }
+    }),
+  )
+}
+
+/** Submits at a steady rate whatever comes back (open loop) and measures from the send to the end of each task. */
+async function steady(service: Service) {
+  const clients = poster(service.url, CONCURRENCY)
+  const workers = poster(service.url, 8)
+  const sentAt = new Map<string, number>()
+  const endedAt = new Map<string, number>()
+  const crew = runWorkers(workers.post, 3, (taskId, at) => endedAt.set(taskId, at))
+  const total = STEADY.perSecond * STEADY.seconds
+  const began = performance.now()
+  const answers: Promise<void>[] = []
+  for (let sent = 0; sent < total; ) {
+    const due = Math.min(total, Math.floor(((performance.now() - began) / 1000) * STEADY.perSecond) + 1)
+    for (; sent < due; sent++) {
+      const at = performance.now()
+      answers.push(
+        clients.post('/v1/tasks', submission).then(({ body }) => {
+          sentAt.set((body as { taskId: string }).taskId, at)
+        }),
+      )
+    }
+    await new Promise(resolve => setTimeout(resolve, 2))
+  }
+  await Promise.all(answers)
+  const limit = performance.now() + 10_000
+  while (endedAt.size < total && performance.now() < limit)
+    await new Promise(resolve => setTimeout(resolve, 10))
+  if (endedAt.size < total) throw new Error(`only ${endedAt.size} of ${total} steady tasks ended`)
+  await crew.stop()
+  clients.close()
+  workers.close()
+  // The first second warms connections and code up.
+  const latencies = [...sentAt]
+    .filter(([, at]) => at > began + 1_000)
+    .map(([id, at]) => endedAt.get(id)! - at)
+  return { p50: quantile(latencies, 0.5), p95: quantile(latencies, 0.95), p99: quantile(latencies, 0.99) }
+}
+
+export async function bench(): Promise<BenchResult> {
+  const service = await startBenchService()
+  try {
+    const single = await measure(service, TASKS, post => submitSingles(post, TASKS))
+    const batch = await measure(service, TASKS, post => submitBatches(post, TASKS))
+    const latency = await steady(service)
+    const { heapBytes } = await service.ask<{ heapBytes: number }>('usage')
+    return {
+      bench: 'lifecycle',
+      machine: machine(),
+      figures: {
+        tasks: TASKS,
+        payload_bytes: Buffer.byteLength(JSON.stringify(payload)),
+        single_concurrency: CONCURRENCY,
+        single_submits_per_second: single.submitPerSecond,
+        single_lifecycles_per_second: single.lifecyclePerSecond,
+        single_cpu_us_per_task: single.cpuMicrosPerTask,
+        batch_size: BATCH,
+        batch_submits_per_second: batch.submitPerSecond,
+        batch_lifecycles_per_second: batch.lifecyclePerSecond,
+        batch_cpu_us_per_task: batch.cpuMicrosPerTask,
+        steady_per_second: STEADY.perSecond,
+        steady_p50_ms: round(latency.p50, 2),
+        steady_p95_ms: round(latency.p95, 2),
+        steady_p99_ms: round(latency.p99, 2),
+        heap_after_gc_mib: round(heapBytes / 2 ** 20),
+      },
+    }
+  } finally {
+    await service.stop()
+  }
+}

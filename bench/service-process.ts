@@ -1,0 +1,44 @@
+/**
+ * The service as a process of its own, for measuring: embedded Postgres with durable settings, all roles. It
+ * speaks with the bench over IPC: `usage` answers heap after a collection and CPU used so far.
+ */
+
+import { destination } from 'pino'
+import { readConfigFile, serviceConfig } from '../src/runtime/config.ts'
+import { startEmbeddedPostgres } from '../src/runtime/embedded-postgres.ts'
+import { createLogger } from '../src/runtime/logging.ts'
+import { migrate } from '../src/runtime/migrate.ts'
+import { startService } from '../src/runtime/service.ts'
+
+const [dataDir, logFile] = process.argv.slice(2)
+if (!dataDir || !logFile || !process.send) throw new Error('this program is started by the bench')
+
+const postgres = await startEmbeddedPostgres({ dataDir })
+await migrate(postgres.url)
+const logLevel = 'info'
+const logger = createLogger(logLevel, destination({ dest: logFile, sync: false, minLength: 4096 }))
+const service = await startService({
+  ...serviceConfig({ databaseUrl: postgres.url, port: 0, logLevel }),
+  file: readConfigFile(undefined),
+  logger,
+})
+process.on('message', (message: { ask: 'usage' | 'stop' | 'lag' }) => void answer(message.ask))
+
+async function answer(ask: 'usage' | 'stop' | 'lag'): Promise<void> {
+  if (ask === 'usage') {
+    globalThis.gc?.()
+    const { user, system } = process.cpuUsage()
+    process.send?.({ answer: ask, heapBytes: process.memoryUsage().heapUsed, cpuMicros: user + system })
+  } else if (ask === 'lag') {
+    const head = await service.log.head()
+    const row = await service.pool.query<{ event_id: string }>('SELECT event_id FROM rollcall.projectors')
+    process.send?.({ answer: ask, caughtUp: head === null || row.rows[0]?.event_id === head.eventId })
+  } else {
+    await service.stop()
+    await postgres.stop()
+    process.send?.({ answer: ask })
+    process.disconnect()
+  }
+}
+
+process.send({ answer: 'ready', url: service.url, databaseUrl: postgres.url, postgresPid: postgres.pid })
