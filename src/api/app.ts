@@ -8,12 +8,13 @@ import Fastify, {
 import type { ZodTypeProvider } from 'fastify-type-provider-zod'
 import type { Pool } from 'pg'
 import type { Logger } from 'pino'
-import type { ZodType } from 'zod'
+import { type ZodType, z } from 'zod'
 import type { Clock } from '../engine/clock.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
 import type { Claims } from '../workers/claims.ts'
 import type { Leases } from '../workers/leases.ts'
+import { answerBrokenRequest } from './broken-request.ts'
 import { parseJsonBody } from './json-body.ts'
 import { invalid, Problem } from './problems.ts'
 import { healthRoutes } from './routes/health.ts'
@@ -57,6 +58,9 @@ export function buildApp(parts: AppParts): App {
     requestTimeout: 60_000,
     keepAliveTimeout: 65_000,
     forceCloseConnections: 'idle',
+    // Fastify's own answer would not be one of ours; see `refuseWhileClosing`.
+    return503OnClosing: false,
+    clientErrorHandler: answerBrokenRequest,
     frameworkErrors: (error, _request, reply) => {
       problemOf(error, parts.logger).send(reply as never)
     },
@@ -65,9 +69,12 @@ export function buildApp(parts: AppParts): App {
     const parsed = (schema as unknown as ZodType).safeParse(data)
     return parsed.success ? { value: parsed.data } : { error: invalid(parsed.error) }
   })
+  refuseWhileClosing(app)
+  refuseUnknownParameters(app)
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (_request, body, done) => {
+  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
     try {
+      requireUtf8(request.headers['content-type'])
       // A command without a body is a command without options.
       done(null, body.length === 0 ? undefined : parseJsonBody(body as Buffer))
     } catch (error) {
@@ -90,6 +97,30 @@ export function buildApp(parts: AppParts): App {
 
 export type TypedApp = ReturnType<typeof typedApp>
 const typedApp = (app: FastifyInstance) => app.withTypeProvider<ZodTypeProvider>()
+
+/** Connections that are still open while the service stops bring requests that nobody has time for. */
+function refuseWhileClosing(app: FastifyInstance): void {
+  let closing = false
+  app.addHook('preClose', async () => {
+    closing = true
+  })
+  app.addHook('onRequest', async () => {
+    if (closing) throw new Problem('shutting_down')
+  })
+}
+
+/** A parameter that a route does not know is a mistake of its caller, and is not passed over in silence. */
+function refuseUnknownParameters(app: FastifyInstance): void {
+  app.addHook('onRoute', route => {
+    if (route.url.startsWith('/v1/')) route.schema = { querystring: z.strictObject({}), ...route.schema }
+  })
+}
+
+function requireUtf8(contentType: string | undefined): void {
+  const charset = /;\s*charset\s*=\s*"?([^\s;"]*)/i.exec(contentType ?? '')?.[1]
+  if (charset !== undefined && !/^utf-?8$/i.test(charset))
+    throw new Problem('unsupported_media_type', `The charset ${charset} is not read; send UTF-8.`)
+}
 
 const httpLevel = (level: string): string => (level === 'info' ? 'warn' : level)
 
@@ -114,8 +145,11 @@ function problemOf(error: FastifyError, logger: Logger): Problem {
   return new Problem('internal_error')
 }
 
-/** Connection failures of `pg`: socket errors, the server going down or not up yet, too many connections. */
-const OUTAGE_CODES = /^(ECONN|EPIPE|ENOENT|ETIMEDOUT|08|57P0|53300|25P03)/
+/**
+ * Failures that pass: socket and name service errors, and the SQLSTATE classes of connections, of resources, of
+ * operators (the server going down or not up yet, a statement that took too long) and of the system.
+ */
+const OUTAGE_CODES = /^(ECONN|EPIPE|ENOENT|ENOTFOUND|ETIMEDOUT|EHOST|ENET|EAI_|08|53|57|58|25P03)/
 function isDatabaseOutage(error: Error & { code?: string }): boolean {
   if (error.code !== undefined) return OUTAGE_CODES.test(error.code)
   // pg gives these no code.

@@ -19,7 +19,8 @@ const HARMLESS_NUMBER_LENGTH = 15
 export function parseJsonBody(body: Buffer): unknown {
   if (!isUtf8(body)) throw new Problem('invalid_json', 'The body is not UTF-8.')
   scan(body)
-  const text = body.toString('utf8')
+  // RFC 8259 lets a parser ignore a byte order mark, which some programs write before everything.
+  const text = body.toString('utf8').replace(/^\uFEFF/, '')
   try {
     return parse(text, { protoAction: 'error', constructorAction: 'error' })
   } catch (error) {
@@ -81,6 +82,8 @@ function checkNumber(body: Buffer, from: number): number {
   if (end - from > HARMLESS_NUMBER_LENGTH || exponent) {
     const text = body.toString('latin1', from, end)
     const value = Number(text)
+    // No number at all, so no JSON either: the parser says it better.
+    if (Number.isNaN(value)) return end - 1
     const whole = !exponent && !text.includes('.')
     if (whole ? !Number.isSafeInteger(value) : !Number.isFinite(value))
       throw new Problem(

@@ -16,8 +16,11 @@ const HTTP_ERRORS = {
   },
   payload_mismatch: { status: 422, title: 'The payload does not fit the schema of its task type.' },
   route_not_found: { status: 404, title: 'No such route.' },
+  request_timeout: { status: 408, title: 'The request did not arrive in time.' },
   body_too_large: { status: 413, title: 'The body is larger than accepted.' },
-  unsupported_media_type: { status: 415, title: 'The body must be application/json.' },
+  content_too_large: { status: 413, title: 'A field holds more bytes than it may.' },
+  unsupported_media_type: { status: 415, title: 'The body must be application/json in UTF-8.' },
+  headers_too_large: { status: 431, title: 'The headers are larger than accepted.' },
   read_model_unavailable: { status: 503, title: 'The read model cannot be reached; ask again later.' },
 } as const
 
@@ -95,10 +98,19 @@ export function fieldErrors(issues: readonly z.core.$ZodIssue[]): FieldError[] {
   )
 }
 
-/** A Problem from a failed parse. */
+/** What a schema's refinement says by its `params`, to be answered with a code of its own. */
+export type FieldProblem = { problem: 'content_too_large' | 'json_too_deep' }
+
+/** A Problem from a failed parse: `invalid_request`, or the code that all its issues name. */
 export function invalid(error: z.ZodError): Problem {
   const errors = fieldErrors(error.issues)
   const first = errors[0]
   const detail = first ? `${first.path || 'the request'}: ${first.message}` : undefined
-  return new Problem('invalid_request', detail, errors)
+  const codes = new Set(error.issues.map(problemOfIssue))
+  const [code = 'invalid_request'] = codes.size === 1 ? codes : []
+  return new Problem(code, detail, errors)
 }
+
+const problemOfIssue = (issue: z.core.$ZodIssue): ProblemCode =>
+  (issue.code === 'custom' && (issue.params as Partial<FieldProblem> | undefined)?.problem) ||
+  'invalid_request'

@@ -11,7 +11,7 @@ const TASK_OVERHEAD_BYTES = 2_048
 export class TaskCache {
   readonly #entries: LRUCache<string, { task: Task; bytes: number }>
 
-  constructor(limits: { tasks: number; bytes: number } = { tasks: 10_000, bytes: 64 * 1024 * 1024 }) {
+  constructor(limits: { tasks: number; bytes: number } = { tasks: 20_000, bytes: 64 * 1024 * 1024 }) {
     this.#entries = new LRUCache({
       max: limits.tasks,
       maxSize: limits.bytes,

@@ -23,6 +23,8 @@ const REPEAT_MS = 5 * 60 * 1_000
 const STOP_PATIENCE_MS = 100
 const SETTLE_TRIES = 3
 const SETTLE_TIMEOUT_MS = 1_000
+/** Asked for while stopping: a claim answers what it started whatever the types, and takes nothing new of this one. */
+const NO_TYPE = 'rollcall.none'
 
 /** What the loop needs of its worker. */
 export interface ClaimPort {
@@ -105,7 +107,7 @@ export class Claims {
   async #settle(claim: ClaimRequest, since: number): Promise<void> {
     for (let tries = 1; tries <= SETTLE_TRIES; tries++) {
       try {
-        const tasks = await this.#ask({ ...claim, max: 1, waitMs: 0 }, SETTLE_TIMEOUT_MS)
+        const tasks = await this.#ask({ ...claim, types: [NO_TYPE], waitMs: 0 }, SETTLE_TIMEOUT_MS)
         this.#port.take(tasks, claim.leaseToken, since)
         return
       } catch (error) {

@@ -11,7 +11,7 @@ import type {
   TaskRow,
   TaskView,
 } from '../api/schemas/tasks.ts'
-import { RollcallError } from './errors.ts'
+import { isPassing, RollcallError } from './errors.ts'
 import { type Call, Http, type HttpOptions } from './http.ts'
 import { newId } from './ids.ts'
 import { backoffMs, monotonicMs, sleep } from './waiting.ts'
@@ -149,7 +149,9 @@ export function createClient(options: ClientOptions): Client {
       post<TaskView>('/v1/tasks', task, given, { 'idempotency-key': given.idempotencyKey ?? newId() }),
     submitBatch: async (tasks, given) => {
       const keyed = tasks.map(task => ({ ...task, idempotencyKey: task.idempotencyKey ?? newId() }))
-      return (await post<BatchAnswer>('/v1/tasks/batch', { tasks: keyed }, given)).results
+      const send = async (members: typeof keyed) =>
+        (await post<BatchAnswer>('/v1/tasks/batch', { tasks: members }, given)).results
+      return submitAll(keyed, send, retries, given?.signal)
     },
     get: async (taskId, given) => call<TaskView>({ method: 'GET', path: taskPath(taskId) }, given),
     list: async (filter = {}) => {
@@ -208,6 +210,28 @@ async function withRetries<T>(attempt: (timeoutMs: number) => Promise<T>, plan: 
       plan.signal?.throwIfAborted()
     }
   }
+}
+
+/** Sends a batch; members that the service put off are sent again, with their keys, a bounded number of times. */
+async function submitAll<T>(
+  members: readonly T[],
+  send: (members: T[]) => Promise<BatchAnswer['results']>,
+  retries: number,
+  signal: AbortSignal | undefined,
+): Promise<BatchAnswer['results']> {
+  const results = await send([...members])
+  for (let round = 1; round <= retries; round++) {
+    const open = results.flatMap((one, index) =>
+      one.kind === 'refused' && isPassing(one.code) ? [index] : [],
+    )
+    if (open.length === 0) break
+    await sleep(backoffMs(RETRY_BACKOFF, round), signal)
+    const again = await send(open.map(index => members[index]!))
+    open.forEach((index, place) => {
+      results[index] = again[place] ?? results[index]!
+    })
+  }
+  return results
 }
 
 async function waitForEnd(

@@ -108,3 +108,13 @@ export class ShutdownError extends Error {
     super('The worker is shutting down; the task goes back to the queue.')
   }
 }
+
+const AWAY_CODES = new Set(['overloaded', 'log_unavailable', 'shutting_down'])
+const PASSING_CODES = new Set(['conflict', 'internal_error'])
+
+/** Refusals that blame the service, not the request: asked again with the same ids, they pass once it is back. */
+export const isServiceAway = (code: string | null): boolean => code !== null && AWAY_CODES.has(code)
+
+/** Refusals that may pass when the same is asked again. */
+export const isPassing = (code: string | null): boolean =>
+  isServiceAway(code) || (code !== null && PASSING_CODES.has(code))

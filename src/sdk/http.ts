@@ -1,5 +1,5 @@
 /** One exchange with the service: a request, and its JSON or a RollcallError. Retries are the callers'. */
-import { type FieldError, RollcallError } from './errors.ts'
+import { type FieldError, isPassing, RollcallError } from './errors.ts'
 import { defaultTransport, fetchTransport, type Transport, type TransportAnswer } from './transport.ts'
 
 export interface HttpOptions {
@@ -126,7 +126,7 @@ function problem(answer: TransportAnswer, body: unknown, where: string): Rollcal
     status: answer.status,
     detail: String(detail),
     errors,
-    retryable: RETRYABLE_STATUSES.has(answer.status),
+    retryable: RETRYABLE_STATUSES.has(answer.status) || isPassing(code),
     retryAfterMs: retryAfterMs(answer.retryAfter),
   })
 }

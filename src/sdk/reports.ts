@@ -4,7 +4,7 @@
  * service recognises what it has had before.
  */
 import type { ReportResult, ReportsAnswer } from '../api/schemas/workers.ts'
-import { RollcallError } from './errors.ts'
+import { isPassing, isServiceAway, RollcallError } from './errors.ts'
 import type { Http } from './http.ts'
 import type { Outage } from './outage.ts'
 import { backoffMs, sleep, Wakeup, waitUntil } from './waiting.ts'
@@ -34,9 +34,7 @@ const BACKOFF = { initialMs: 50, maxMs: 2_000 }
 const RETRY_AFTER_MAX_MS = 30_000
 /** Statuses that blame the request itself: sending the same again is no use. */
 const POISON_STATUSES = new Set([400, 413, 422])
-/** Refusals of one member that may pass. */
-const PASSING_CODES = new Set(['conflict', 'unavailable', 'overloaded', 'timeout', 'internal'])
-/** A member that the service keeps putting off blocks the others; after so many rounds it counts as refused. */
+/** A member that alone is put off for so long blocks the others; after so many rounds it counts as refused. */
 const PUT_OFF_MAX = 10
 
 export class Reports {
@@ -129,9 +127,10 @@ export class Reports {
       let waitMs: number
       try {
         const results = await this.#post(open)
-        this.#outage.over()
         failures = 0
         open = this.#sort(open, results, rounds++)
+        if (open.length === 0) this.#outage.over()
+        else this.#outage.failed(new Error('the service put reports off'), { putOff: open.length })
         waitMs = backoffMs(BACKOFF, rounds)
       } catch (error) {
         if (this.#ending.signal.aborted) break
@@ -169,8 +168,8 @@ export class Reports {
     const putOff: Entry[] = []
     batch.forEach((entry, index) => {
       const result = results[index]!
-      if (result.kind === 'refused' && PASSING_CODES.has(result.code) && round < PUT_OFF_MAX)
-        putOff.push(entry)
+      const code = result.kind === 'refused' ? result.code : null
+      if (isServiceAway(code) || (isPassing(code) && round < PUT_OFF_MAX)) putOff.push(entry)
       else this.#settle(entry, result)
     })
     return putOff

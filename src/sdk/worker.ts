@@ -88,6 +88,7 @@ const STANDING = new Set([
   'unknown_attempt',
   'not_lease_holder',
   'superseded',
+  'set_aside',
 ])
 
 class HttpWorker implements Worker {

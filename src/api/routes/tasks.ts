@@ -3,9 +3,11 @@ import { randomUUID } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import type { Command, CommandEnvelope } from '../../domain/commands.ts'
+import type { RecordedEvent } from '../../domain/events.ts'
 import type { ProcessingTask, Task } from '../../domain/task.ts'
 import { type Answer, refused } from '../../engine/answer.ts'
 import { decodeEvent, streamOf } from '../../eventlog/codec.ts'
+import type { StoredEvent } from '../../eventlog/event-log.ts'
 import { readLag } from '../../projections/lag.ts'
 import { type ListedTask, type ListPlace, listTasks } from '../../projections/task-list.ts'
 import type { Signals } from '../../workers/leases.ts'
@@ -105,7 +107,7 @@ function readRoutes(app: TypedApp, parts: AppParts): void {
     const lag = await readLag(pool, log)
     return {
       tasks: rows.map(listedView),
-      nextCursor: next && encodeCursor(next),
+      nextCursor: next && encodeCursor(rows.at(-1)!),
       lagSeconds: Math.round(lag.seconds * 1000) / 1000,
     } satisfies TaskList
   })
@@ -122,7 +124,7 @@ function readRoutes(app: TypedApp, parts: AppParts): void {
         taskId: id,
         next: slice.next,
         events: slice.events.map(stored => {
-          const { metadata, hash, event } = decodeEvent(stored)
+          const { metadata, hash, event } = decoded(stored)
           const { at, actor, source, commandId, correlationId, causationId, prevHash } = metadata
           return {
             revision: stored.revision,
@@ -209,6 +211,15 @@ async function readTask({ engine }: Pick<AppParts, 'engine'>, id: string): Promi
   }
 }
 
+/** @throws Problem set_aside for an event that cannot be read */
+function decoded(stored: StoredEvent): RecordedEvent {
+  try {
+    return decodeEvent(stored)
+  } catch (error) {
+    throw new Problem('set_aside', (error as Error).message)
+  }
+}
+
 /** Moves with every event and with every signal. */
 function etag(task: Task, signals: Signals | null): string {
   const signal =
@@ -216,15 +227,14 @@ function etag(task: Task, signals: Signals | null): string {
   return signal === 0 ? `"${task.revision}"` : `"${task.revision}.${signal}"`
 }
 
+/** Times of events are whole milliseconds, so the text keeps all of them; anything else must not reach the database. */
 const cursorSchema = z.tuple([
-  z.iso
-    .datetime({ offset: true })
-    .or(z.string().regex(/^\d{4,6}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?[+-]\d\d(:\d\d)?$/)),
-  z.uuid(),
+  z.iso.datetime({ precision: 3 }).refine(text => Date.parse(text) >= 0),
+  z.guid(),
 ])
 
-const encodeCursor = (place: ListPlace): string =>
-  Buffer.from(JSON.stringify([place.createdAt, place.taskId])).toString('base64url')
+const encodeCursor = (last: ListedTask): string =>
+  Buffer.from(JSON.stringify([last.created_at.toISOString(), last.task_id])).toString('base64url')
 
 function decodeCursor(cursor: string): ListPlace {
   try {

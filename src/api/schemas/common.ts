@@ -3,6 +3,10 @@ import { z } from 'zod'
 import type { Json } from '../../domain/events.ts'
 import { LIMITS, NAME_PATTERN } from '../../domain/limits.ts'
 import { cutText, storableText } from '../../domain/text.ts'
+import type { FieldProblem } from '../problems.ts'
+
+const tooLarge: FieldProblem = { problem: 'content_too_large' }
+const tooDeep: FieldProblem = { problem: 'json_too_deep' }
 
 /** Lower case as printed; upper case is accepted and folded, braces and other spellings are not (S49). */
 export const taskIdSchema = z
@@ -18,11 +22,14 @@ export const jsonSchema = z.custom<Json>(value => value !== undefined, 'must be 
 /** JSON of a bounded size and depth; the body was bounded before, so walking it ends soon. */
 export const boundedJson = (bytes: number) =>
   jsonSchema
-    .refine(
-      value => !isDeeper(value, LIMITS.jsonDepth),
-      `must not be nested deeper than ${LIMITS.jsonDepth} levels`,
-    )
-    .refine(value => !exceeds(value, bytes), `must not exceed ${bytes} bytes of JSON`)
+    .refine(value => !isDeeper(value, LIMITS.jsonDepth), {
+      error: `must not be nested deeper than ${LIMITS.jsonDepth} levels`,
+      params: tooDeep,
+    })
+    .refine(value => !exceeds(value, bytes), {
+      error: `must not exceed ${bytes} bytes of JSON`,
+      params: tooLarge,
+    })
 
 function isDeeper(value: Json, levels: number): boolean {
   if (value === null || typeof value !== 'object') return false
@@ -40,7 +47,10 @@ export const textSchema = (bytes: number) =>
   z
     .string()
     .transform(storableText)
-    .refine(text => Buffer.byteLength(text) <= bytes, `must not exceed ${bytes} bytes`)
+    .refine(text => Buffer.byteLength(text) <= bytes, {
+      error: `must not exceed ${bytes} bytes`,
+      params: tooLarge,
+    })
 
 /** Text of an error: cut instead of refused, for a failure report must never bounce for its length (S38). */
 export const cutTextSchema = (bytes: number) =>
@@ -63,6 +73,12 @@ export const idSchema = z.string().regex(/^[\x21-\x7e]{1,128}$/, 'must be 1 to 1
 export const millisecondsSchema = z
   .int()
   .min(LIMITS.timeoutMs.min, `must be at least ${LIMITS.timeoutMs.min} ms; leave it out for the default`)
+  .max(LIMITS.timeoutMs.max, `must be at most ${LIMITS.timeoutMs.max} ms (366 days)`)
+
+/** A wait; 0 is none. */
+export const delaySchema = z
+  .int()
+  .min(0)
   .max(LIMITS.timeoutMs.max, `must be at most ${LIMITS.timeoutMs.max} ms (366 days)`)
 
 export const errorInputSchema = z.strictObject({

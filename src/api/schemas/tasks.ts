@@ -3,9 +3,15 @@ import { z } from 'zod'
 import { STATUSES } from '../../domain/lifecycle.ts'
 import { LIMITS } from '../../domain/limits.ts'
 import { retryPolicySchema } from '../../domain/retry-policy.ts'
-import { boundedJson, idSchema, millisecondsSchema, nameSchema, taskIdSchema, textSchema } from './common.ts'
-
-const LATEST_RUN_AT_MS = LIMITS.timeoutMs.max
+import {
+  boundedJson,
+  delaySchema,
+  idSchema,
+  millisecondsSchema,
+  nameSchema,
+  taskIdSchema,
+  textSchema,
+} from './common.ts'
 
 export const submitSchema = z
   .strictObject({
@@ -13,13 +19,15 @@ export const submitSchema = z
     payload: boundedJson(LIMITS.contentBytes).default(null),
     /** Higher is claimed first. */
     priority: z.int().min(LIMITS.priority.min).max(LIMITS.priority.max).optional(),
-    /** Not before this time; exclusive with delayMs. */
+    /** Not before this time; exclusive with delayMs. The past is at once. */
     runAt: z.iso
       .datetime({ offset: true })
       .transform(text => Date.parse(text))
+      // As far as delayMs goes: the deadlines that follow must stay dates that a database can hold (S61).
+      .refine(at => at <= Date.now() + LIMITS.timeoutMs.max, 'must be at most 366 days from now')
       .optional(),
-    /** Not before so many milliseconds from now; 0 is at once. */
-    delayMs: z.int().min(0).max(LATEST_RUN_AT_MS).optional(),
+    /** Not before so many milliseconds from now. */
+    delayMs: delaySchema.optional(),
     timeouts: z
       .strictObject({
         queueMs: millisecondsSchema,

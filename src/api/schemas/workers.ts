@@ -4,10 +4,10 @@ import { LIMITS, STEP_PATTERN } from '../../domain/limits.ts'
 import {
   boundedJson,
   contextSchema,
+  delaySchema,
   errorInputSchema,
   idSchema,
   leaseTokenSchema,
-  millisecondsSchema,
   nameSchema,
   resultUrlSchema,
   taskIdSchema,
@@ -47,7 +47,8 @@ const succeedFields = {
 const failFields = {
   error: errorInputSchema,
   retryable: z.boolean().default(true),
-  retryAfterMs: millisecondsSchema.nullish().transform(ms => ms ?? null),
+  /** The worker's own wish for the wait; left out, the retry policy decides. */
+  retryAfterMs: delaySchema.nullish().transform(ms => ms ?? null),
   context: contextSchema.optional(),
 }
 const releaseFields = {

@@ -1,0 +1,79 @@
+import type { Command } from 'commander'
+import type { HistoryEvent } from '../../api/schemas/tasks.ts'
+import { connect } from '../connection.ts'
+import { changeOf } from '../event-text.ts'
+import { CliError, EXIT } from '../failures.ts'
+import { clockTime, printable } from '../format.ts'
+import type { Column } from '../table.ts'
+import type { Terminal } from '../terminal.ts'
+
+const SHORT_HASH = 10
+/** A stream is bounded by the limits on steps, notes and attempts; far beyond that it is not a task's. */
+const EVENTS_MAX = 100_000
+
+export function addHistory(program: Command): void {
+  program
+    .command('history')
+    .description('show what happened to a task, and check its chain of hashes')
+    .argument('<id>', 'id of the task')
+    .action(async (id: string, _options: unknown, command: Command) => {
+      const { client, terminal } = connect(command)
+      const events: HistoryEvent[] = []
+      for await (const event of client.events(id, { limit: 1_000 })) {
+        events.push(event)
+        if (events.length > EVENTS_MAX)
+          throw new CliError('too_large', `Task ${id} has more than ${EVENTS_MAX} events.`, EXIT.no)
+      }
+      const fault = chainFault(events)
+      const taskId = id.toLowerCase()
+      const lines = terminal.json ? [] : await historyLines(events, terminal)
+      terminal.result({ taskId, events, chain: { whole: fault === null, fault } }, () => lines.join('\n'))
+      if (fault !== null) throw new CliError('chain_broken', `The history of ${taskId} is broken: ${fault}.`, EXIT.no)
+      terminal.hint(`${events.length} events, the chain of hashes is whole`)
+    })
+}
+
+/**
+ * Where the chain is broken, null where it is whole: revisions without a gap, each event naming the hash of the
+ * one before it. Whether a hash is that of its event's bytes is checked where the bytes are, by the service.
+ */
+export function chainFault(events: readonly Pick<HistoryEvent, 'revision' | 'hash' | 'prevHash'>[]): string | null {
+  let before: string | null = null
+  for (const [index, { revision, hash, prevHash }] of events.entries()) {
+    if (revision !== index) return `event ${index} is missing`
+    if (prevHash !== before) return `event ${revision} does not name the hash of the event before it`
+    before = hash
+  }
+  return null
+}
+
+async function historyLines(events: readonly HistoryEvent[], terminal: Terminal): Promise<string[]> {
+  const { tableLines, widthOf } = await import('../table.ts')
+  const { dim } = terminal.colors
+  const rows = events.map(event => [
+    String(event.revision),
+    clockTime(event.at),
+    event.type,
+    printable(`${event.actor.kind} ${event.actor.id}`),
+    event.hash.slice(0, SHORT_HASH),
+    changeOf(event),
+  ])
+  const column = (title: string, place: number, max: number): Column => ({
+    title,
+    width: widthOf(
+      title,
+      rows.map(row => row[place]!),
+      max,
+    ),
+  })
+  const columns = [
+    { ...column('REV', 0, 6), align: 'right' as const },
+    column('TIME', 1, 20),
+    column('EVENT', 2, 20),
+    column('WHO', 3, 28),
+    { title: 'HASH', width: SHORT_HASH },
+  ]
+  const taken = columns.reduce((sum, { width }) => sum + width + 2, 0)
+  columns.push({ title: 'WHAT', width: Math.max(20, terminal.width - taken - 2) })
+  return tableLines(columns, rows, dim)
+}

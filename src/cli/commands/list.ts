@@ -1,0 +1,134 @@
+import { type Command, InvalidArgumentError, Option } from 'commander'
+import type { TaskList, TaskRow } from '../../api/schemas/tasks.ts'
+import type { Client, ListFilter } from '../../sdk/client.ts'
+import { connect } from '../connection.ts'
+import { paintStatus, printable, relative, STATUS_WIDTH } from '../format.ts'
+import type { Column } from '../table.ts'
+import type { Terminal } from '../terminal.ts'
+import { collect, wholeNumber } from '../values.ts'
+
+const STATUSES = ['PENDING', 'PROCESSING', 'RETRYING', 'SUCCESS', 'FAILED', 'CANCELLED'] as const
+type Status = (typeof STATUSES)[number]
+
+interface ListOptions {
+  status?: Status[]
+  type?: string
+  limit: number
+  oldest?: boolean
+  all?: boolean
+}
+
+const PAGE_MAX = 500
+
+export function addList(program: Command): void {
+  program
+    .command('list')
+    .description('list tasks, the newest first')
+    .addOption(
+      new Option('--status <status>', `only these: ${STATUSES.join(', ')} (repeat, or separate by commas)`).argParser(
+        parseStatuses,
+      ),
+    )
+    .option('--type <type>', 'only of this type')
+    .option('--limit <n>', 'how many at most', wholeNumber(1, PAGE_MAX), 50)
+    .option('--oldest', 'the oldest first')
+    .option('--all', 'all of them, page after page')
+    .action(async (options: ListOptions, command: Command) => {
+      const { client, terminal } = connect(command)
+      const pages = pagesOf(client, options)
+      if (terminal.json) await printJson(pages, terminal)
+      else await printTable(pages, terminal)
+    })
+}
+
+function parseStatuses(text: string, before: readonly string[] = []): Status[] {
+  const statuses = collect(text.toUpperCase(), before)
+  const unknown = statuses.find(status => !STATUSES.some(one => one === status))
+  if (unknown !== undefined) throw new InvalidArgumentError(`Allowed: ${STATUSES.join(', ')}.`)
+  return statuses as Status[]
+}
+
+async function* pagesOf(client: Client, options: ListOptions): AsyncGenerator<TaskList, void, undefined> {
+  const filter: ListFilter = {
+    order: options.oldest ? 'oldest' : 'newest',
+    limit: options.all ? PAGE_MAX : options.limit,
+    ...(options.status && { status: options.status }),
+    ...(options.type !== undefined && { type: options.type }),
+  }
+  for (let cursor: string | null | undefined; cursor !== null; ) {
+    const page: TaskList = await client.list(cursor === undefined ? filter : { ...filter, cursor })
+    yield page
+    cursor = options.all ? page.nextCursor : null
+  }
+}
+
+/** The answer's shape also for many pages, written as they come: a million tasks need no memory. */
+async function printJson(pages: AsyncIterable<TaskList>, terminal: Terminal): Promise<void> {
+  let begun = false
+  let rest = {}
+  for await (const { tasks, ...others } of pages) {
+    rest = others
+    if (!begun) process.stdout.write('{"tasks":[')
+    const separator = begun && tasks.length > 0 ? ',' : ''
+    process.stdout.write(separator + tasks.map(task => JSON.stringify(task)).join(','))
+    begun = true
+  }
+  terminal.line(`],${JSON.stringify(rest).slice(1)}`)
+}
+
+async function printTable(pages: AsyncIterable<TaskList>, terminal: Terminal): Promise<void> {
+  const { tableLines } = await import('../table.ts')
+  const { dim } = terminal.colors
+  let columns: Column[] | null = null
+  let count = 0
+  let last: TaskList | null = null
+  for await (const page of pages) {
+    last = page
+    if (page.tasks.length === 0) continue
+    const withTitles = columns === null
+    columns ??= columnsFor(page.tasks, terminal)
+    const rows = page.tasks.map(task => cellsOf(task, terminal))
+    for (const line of tableLines(columns, rows, dim, withTitles)) terminal.line(line)
+    count += page.tasks.length
+  }
+  if (count === 0) terminal.aside('no tasks')
+  else if (last?.nextCursor) terminal.hint(`${count} shown, there are more: --limit, --all`)
+  if (last && last.lagSeconds >= 1)
+    terminal.aside(`the list is ${last.lagSeconds} s behind; rollcall get is never`)
+}
+
+const REMARK = 5
+
+/** The last column takes what the terminal has left. */
+function columnsFor(tasks: readonly TaskRow[], terminal: Terminal): Column[] {
+  const typeWidth = Math.min(32, Math.max(4, ...tasks.map(({ type }) => type.length)))
+  const columns: Column[] = [
+    { title: 'TASK', width: 36 },
+    { title: 'TYPE', width: typeWidth },
+    { title: 'STATUS', width: STATUS_WIDTH },
+    { title: 'TRY', width: 3, align: 'right' },
+    { title: 'CHANGED', width: 16 },
+  ]
+  const taken = columns.reduce((sum, { width }) => sum + width + 2, 0)
+  columns[REMARK] = { title: 'REMARK', width: Math.max(10, terminal.width - taken - 2) }
+  return columns
+}
+
+function cellsOf(task: TaskRow, { colors }: Terminal): string[] {
+  return [
+    task.taskId,
+    printable(task.type),
+    paintStatus(task.status, colors),
+    String(task.attempt),
+    relative(task.updatedAt),
+    remarkOf(task),
+  ]
+}
+
+function remarkOf({ status, step, worker, errorCode, errorMessage, nextDeadline, resultUrl }: TaskRow): string {
+  if (status === 'PROCESSING') return printable([step, worker].filter(part => part !== null).join(' by '))
+  if (status === 'SUCCESS') return resultUrl === null ? '' : printable(resultUrl)
+  if (status === 'CANCELLED') return printable(errorMessage ?? '')
+  if (errorCode !== null) return printable(`${errorCode}: ${errorMessage ?? ''}`)
+  return nextDeadline?.timer === 'not_before' ? `starts ${relative(nextDeadline.at)}` : ''
+}

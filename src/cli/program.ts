@@ -1,0 +1,93 @@
+/** Puts the commands together. Each loads what it needs when it runs, so that help and `get` come at once. */
+import { readFileSync } from 'node:fs'
+import { Command, CommanderError } from 'commander'
+import { addCancel } from './commands/cancel.ts'
+import { addDemo } from './commands/demo.ts'
+import { addDemoWorker } from './commands/demo-worker.ts'
+import { addDev } from './commands/dev.ts'
+import { addGet } from './commands/get.ts'
+import { addHistory } from './commands/history.ts'
+import { addList } from './commands/list.ts'
+import { addMigrate } from './commands/migrate.ts'
+import { addNote } from './commands/note.ts'
+import { addRetry } from './commands/retry.ts'
+import { addServe } from './commands/serve.ts'
+import { addSubmit } from './commands/submit.ts'
+import { addWorker } from './commands/worker.ts'
+import { DEFAULT_URL } from './connection.ts'
+import { CliError, EXIT } from './failures.ts'
+import { endWithReader, Terminal } from './terminal.ts'
+
+const EPILOGUE = `
+Begin here:
+  rollcall demo                                    200 tasks through failures and crashes, counted at the end
+  rollcall dev                                     a service at ${DEFAULT_URL}, data in .rollcall
+  rollcall submit echo '{"hello":"world"}'         a task for it
+  rollcall worker --type echo --exec 'cat'         a worker: any program is the handler
+  rollcall list                                    what became of it
+
+Exit codes:
+  0  done    1  the answer is no: refused, not found, failed    2  the command line or a setting cannot be used
+  3  the service does not answer    130  interrupted
+
+Environment: ROLLCALL_URL in place of --url; NO_COLOR for output without colours.`
+
+/** Runs one command line. Never rejects; the exit code is set. */
+export async function run(argv: readonly string[]): Promise<void> {
+  endWithReader()
+  const program = buildProgram()
+  try {
+    await program.parseAsync(argv)
+  } catch (error) {
+    const json = program.opts().json === true || argv.includes('--json')
+    process.exitCode = conclude(error, new Terminal(json), program.opts().url)
+  }
+}
+
+function buildProgram(): Command {
+  const program = new Command('rollcall')
+    .description('Tasks that always answer the roll call: submit them, work on them, ask what became of them.')
+    .option('--url <address>', `where the service answers (default: ROLLCALL_URL or ${DEFAULT_URL})`)
+    .option('--json', 'output for programs: JSON on stdout, problems as JSON on stderr')
+    .version(version(), '--version', 'print the version')
+    .helpOption('-h, --help', 'print help')
+    .addHelpText('after', EPILOGUE)
+    .configureHelp({ showGlobalOptions: true })
+    .showSuggestionAfterError()
+    .exitOverride()
+    // Printed by `conclude`, in the form that was asked for.
+    .configureOutput({ writeErr: () => {} })
+  program.action(() => program.outputHelp())
+  for (const add of COMMANDS) add(program)
+  return program
+}
+
+/** In the order of the help. */
+const COMMANDS = [
+  addDemo,
+  addDev,
+  addSubmit,
+  addWorker,
+  addGet,
+  addList,
+  addHistory,
+  addCancel,
+  addRetry,
+  addNote,
+  addServe,
+  addMigrate,
+  addDemoWorker,
+]
+
+function conclude(error: unknown, terminal: Terminal, url = process.env.ROLLCALL_URL || DEFAULT_URL): number {
+  if (!(error instanceof CommanderError)) return terminal.fail(error, url)
+  // Help and version were asked for and printed.
+  if (error.exitCode === 0) return EXIT.ok
+  const message = error.message.replace(/^error: /, '')
+  return terminal.fail(new CliError('usage', `${message}\nSee rollcall --help.`, EXIT.usage), url)
+}
+
+function version(): string {
+  const file = new URL('../../package.json', import.meta.url)
+  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
+}

@@ -1,0 +1,89 @@
+/** A task in words: one line, or everything a person may want to know. */
+import type { TaskView } from '../api/schemas/tasks.ts'
+import { bar, clockTime, cut, paintStatus, printable, relative, shortJson, spell } from './format.ts'
+import type { Terminal } from './terminal.ts'
+
+const LABEL_WIDTH = 11
+/** Payload and result in full are for --json. */
+const JSON_LENGTH = 400
+const MESSAGE_LENGTH = 1_000
+
+/** `0198… SUCCESS succeeded in attempt 1`. */
+export const brief = (task: TaskView, { colors }: Terminal): string =>
+  `${task.taskId}  ${paintStatus(task.status, colors)}  ${cut(printable(task.why), MESSAGE_LENGTH)}`
+
+/** A line per fact; facts that do not exist yet have none. */
+export function describeTask(task: TaskView, { colors }: Terminal): string {
+  const facts: [label: string, text: string | null][] = [
+    ['status', statusLine(task, colors)],
+    ['why', cut(printable(task.why), MESSAGE_LENGTH)],
+    ['next', nextLine(task)],
+    ['attempt', attemptLine(task)],
+    ['worker', task.worker === null ? null : printable(task.worker)],
+    ['error', errorLine(task)],
+    ['result', task.result === null ? null : shortJson(task.result, JSON_LENGTH)],
+    ['at', task.resultUrl === null ? null : colors.underline(printable(task.resultUrl))],
+    ['payload', task.payload === null ? null : shortJson(task.payload, JSON_LENGTH)],
+    ['labels', labelsLine(task.labels)],
+    ['priority', task.priority === 0 ? null : String(task.priority)],
+    ['correlation', task.correlationId === null ? null : printable(task.correlationId)],
+    ['submitted', moment(task.createdAt)],
+    ['started', task.startedAt === null ? null : moment(task.startedAt)],
+    ['finished', finishedLine(task)],
+    ['revision', `${task.revision}, hash ${task.hash.slice(0, 12)}`],
+  ]
+  const lines = facts.flatMap(([label, text]) =>
+    text === null ? [] : [`${colors.dim(label.padEnd(LABEL_WIDTH))} ${text}`],
+  )
+  return [`${colors.bold(task.type)}  ${task.taskId}`, ...lines].join('\n')
+}
+
+function statusLine(task: TaskView, colors: Terminal['colors']): string {
+  const parts = [paintStatus(task.status, colors)]
+  if (task.status === 'PROCESSING' && task.step !== null) parts.push(task.step)
+  if (task.status === 'PROCESSING' && task.progress !== null)
+    parts.push(`${bar(task.progress, 20)} ${Math.round(task.progress * 100)} %`)
+  return parts.join('  ')
+}
+
+function nextLine({ nextDeadline }: TaskView): string | null {
+  if (nextDeadline === null) return null
+  const { timer, at } = nextDeadline
+  return `${NEXT[timer] ?? `${timer} deadline`} ${relative(at)}`
+}
+
+/** What a timer means when it fires; each begins a sentence that a time ends. */
+const NEXT: Record<string, string> = {
+  not_before: 'may start',
+  queue: 'fails unless a worker starts it; due',
+  execution: 'this attempt ends unless it reports; due',
+  lease: 'this attempt is lost unless its worker is heard; due',
+  step: 'this attempt ends unless its step does; due',
+  retry: 'another attempt may start',
+  total: 'fails unless it ends; due',
+}
+
+function attemptLine({ attempt, maxAttempts, run, status, startedAt }: TaskView): string | null {
+  if (status === 'PENDING' && startedAt === null && attempt === 1) return null
+  return `${attempt} (at most ${maxAttempts} in a run)${run > 1 ? `, run ${run}` : ''}`
+}
+
+function errorLine({ errorCode, errorMessage, status }: TaskView): string | null {
+  if (errorCode === null || status === 'CANCELLED') return null
+  return cut(`${printable(errorCode)}: ${printable(errorMessage ?? '')}`, MESSAGE_LENGTH)
+}
+
+function labelsLine(labels: Record<string, string>): string | null {
+  const entries = Object.entries(labels)
+  return entries.length === 0 ? null : entries.map(([key, value]) => printable(`${key}=${value}`)).join(' ')
+}
+
+const moment = (iso: string): string => `${clockTime(iso)} (${relative(iso)})`
+
+function finishedLine({ finishedAt, startedAt, createdAt }: TaskView): string | null {
+  if (finishedAt === null) return null
+  const total = Date.parse(finishedAt) - Date.parse(createdAt)
+  const ran = startedAt === null ? null : Date.parse(finishedAt) - Date.parse(startedAt)
+  const last = ran === null ? '' : `, ${spell(ran)} of them in its last attempt`
+  return `${clockTime(finishedAt)}, ${spell(total)} after it was submitted${last}`
+}
