@@ -85,7 +85,9 @@ export async function run(command: string, args: string[], options: RunOptions =
   child.stdin.on('error', () => {}) // it may end without having read its input
   child.stdin.end(input)
   const timer = setTimeout(() => {
-    if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
+    try {
+      if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
+    } catch {} // it ended at this very moment
   }, timeoutMs)
   try {
     const [code] = await once(child, 'close')

@@ -104,11 +104,12 @@ async function makeCluster(place: ClusterPlace, durable: boolean): Promise<void>
   ]
   try {
     await initdb({ ...place, dir: unfinished }, flags, `${password}\n${password}\n`)
-    await writeFile(join(unfinished, PASSWORD_FILE), `${password}\n`, { mode: 0o600, flush: durable })
-    if (account) await chown(join(unfinished, PASSWORD_FILE), account.uid, account.gid)
-    if (durable) await syncFolder(unfinished)
+    const passwordFile = join(unfinished, PASSWORD_FILE)
+    await writeFile(passwordFile, `${password}\n`, { mode: 0o600 })
+    if (account) await chown(passwordFile, account.uid, account.gid)
+    if (durable) for (const path of [passwordFile, unfinished]) await sync(path)
     await rename(unfinished, dir)
-    if (durable) await syncFolder(dataDir)
+    if (durable) await sync(dataDir)
   } catch (error) {
     await rm(unfinished, { recursive: true, force: true })
     throw error
@@ -156,12 +157,13 @@ async function keepDurability(place: ClusterPlace, durable: boolean): Promise<vo
   await rm(mark)
 }
 
-async function syncFolder(dir: string): Promise<void> {
-  const folder = await open(dir)
+/** Write a file, or the names in a folder, to the disk. */
+async function sync(path: string): Promise<void> {
+  const handle = await open(path)
   try {
-    await folder.sync()
+    await handle.sync()
   } finally {
-    await folder.close()
+    await handle.close()
   }
 }
 

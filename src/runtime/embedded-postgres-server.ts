@@ -198,8 +198,7 @@ async function freePort(): Promise<number> {
   const address = probe.address()
   probe.close()
   await once(probe, 'close')
-  if (address === null || typeof address === 'string')
-    throw new TypeError('a TCP server has a numeric address')
+  if (address === null || typeof address === 'string') throw new TypeError('a TCP server has a port')
   return address.port
 }
 
