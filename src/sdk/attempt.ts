@@ -65,7 +65,7 @@ export class Attempt {
   /** Runs the handler to its end. Never rejects; null where it stopped because it was asked to. */
   async run(handler: Handler): Promise<Outcome | null> {
     try {
-      const returned = await handler(this.task, this.#context())
+      const returned = await handler({ ...this.task }, this.#context())
       // `if (signal.aborted) return` is no success; a task that is done twice is better than one done never.
       return returned === undefined && this.#shuttingDown ? null : outcomeOfReturn(returned)
     } catch (thrown) {

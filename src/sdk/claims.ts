@@ -17,14 +17,14 @@ const BACKOFF = { initialMs: 50, maxMs: 2_000 }
 /** An answer that blames the request (a wrong url, a refused type) is not asked again as fast. */
 const REFUSED_BACKOFF = { initialMs: 1_000, maxMs: 30_000 }
 const RETRY_AFTER_MAX_MS = 30_000
+/** An empty answer that came sooner than the wait that was asked for: the service stops, or the wait is 0. */
+const EMPTY_BACKOFF = { initialMs: 50, maxMs: 1_000 }
 /** After so long the leases of a lost claim have ended or soon will; a new claim finds its tasks again. */
 const REPEAT_MS = 5 * 60 * 1_000
 /** A claim whose answer is on its way when the worker stops may come in this time; then it is given up. */
 const STOP_PATIENCE_MS = 100
 const SETTLE_TRIES = 3
 const SETTLE_TIMEOUT_MS = 1_000
-/** Asked for while stopping: a claim answers what it started whatever the types, and takes nothing new of this one. */
-const NO_TYPE = 'rollcall.none'
 
 /** What the loop needs of its worker. */
 export interface ClaimPort {
@@ -45,6 +45,8 @@ export class Claims {
   readonly #giveUp = new AbortController()
   readonly #changed = new Wakeup()
   #refusals = 0
+  /** Empty answers in a row that came at once. */
+  #empty = 0
 
   constructor(http: Http, port: ClaimPort, outage: Outage) {
     this.#http = http
@@ -58,6 +60,7 @@ export class Claims {
       const max = Math.min(CLAIM_MAX, this.#port.room())
       if (max > 0) await this.#claim(max)
       else await this.#changed.wait()
+      if (this.#empty > 0) await sleep(backoffMs(EMPTY_BACKOFF, this.#empty), this.#stopping.signal)
     }
   }
 
@@ -80,10 +83,14 @@ export class Claims {
     const claim: ClaimRequest = { worker, types, max, waitMs, claimId: newId(), leaseToken }
     const since = monotonicMs()
     for (let failures = 1; ; failures++) {
+      const askedAt = monotonicMs()
       try {
         const tasks = await this.#ask(claim, waitMs + TIMEOUT_MS, this.#giveUp.signal)
         this.#outage.over()
         this.#refusals = 0
+        const atOnce =
+          tasks.length === 0 && monotonicMs() - askedAt < Math.max(EMPTY_BACKOFF.maxMs, waitMs) / 2
+        this.#empty = atOnce ? this.#empty + 1 : 0
         // A repeated claim may answer tasks that were started when it was first sent.
         this.#port.take(tasks, leaseToken, failures === 1 ? monotonicMs() : since)
         return
@@ -107,7 +114,7 @@ export class Claims {
   async #settle(claim: ClaimRequest, since: number): Promise<void> {
     for (let tries = 1; tries <= SETTLE_TRIES; tries++) {
       try {
-        const tasks = await this.#ask({ ...claim, types: [NO_TYPE], waitMs: 0 }, SETTLE_TIMEOUT_MS)
+        const tasks = await this.#ask({ ...claim, max: 0, waitMs: 0 }, SETTLE_TIMEOUT_MS)
         this.#port.take(tasks, claim.leaseToken, since)
         return
       } catch (error) {

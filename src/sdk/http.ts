@@ -3,7 +3,7 @@ import { type FieldError, isPassing, RollcallError } from './errors.ts'
 import { defaultTransport, fetchTransport, type Transport, type TransportAnswer } from './transport.ts'
 
 export interface HttpOptions {
-  /** Where the service answers, for example `http://127.0.0.1:7070`; a path before `/v1` may follow. */
+  /** Where the service answers, for example `http://127.0.0.1:8080`; a path before `/v1` may follow. */
   url: string
   /** Sent with each request, for a proxy that wants them (authorization). */
   headers?: Record<string, string>
@@ -85,7 +85,7 @@ function baseOf(text: string): string {
   try {
     url = new URL(text)
   } catch {
-    throw new TypeError(`url must be an address such as http://127.0.0.1:7070, not ${JSON.stringify(text)}`)
+    throw new TypeError(`url must be an address such as http://127.0.0.1:8080, not ${JSON.stringify(text)}`)
   }
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new TypeError(`url must begin with http:// or https://, not ${url.protocol}//`)

@@ -20,8 +20,6 @@ export interface Sent {
 interface Entry extends Sent {
   body: string
   bytes: number
-  /** It may have reached the service. */
-  tried: boolean
   resolve: (delivery: Delivery) => void
 }
 
@@ -69,7 +67,7 @@ export class Reports {
     const delivered = new Promise<Delivery>(settle => {
       resolve = settle
     })
-    const entry: Entry = { body, bytes: Buffer.byteLength(body), tried: false, resolve, delivered }
+    const entry: Entry = { body, bytes: Buffer.byteLength(body), resolve, delivered }
     this.#undelivered++
     this.#undeliveredBytes += entry.bytes
     if (this.#ending.signal.aborted) this.#settle(entry, { kind: 'undelivered' })
@@ -83,7 +81,7 @@ export class Reports {
   /** Puts another report in the place of one that was never on its way; false where it is too late for that. */
   replace(sent: Sent, body: string): boolean {
     const entry = this.#waiting.find(waiting => waiting === sent)
-    if (!entry || entry.tried) return false
+    if (!entry) return false
     const bytes = Buffer.byteLength(body)
     this.#undeliveredBytes += bytes - entry.bytes
     entry.body = body
@@ -147,7 +145,6 @@ export class Reports {
   }
 
   async #post(batch: readonly Entry[]): Promise<ReportResult[]> {
-    for (const entry of batch) entry.tried = true
     const body = `{"worker":${JSON.stringify(this.#worker)},"reports":[${batch.map(entry => entry.body).join(',')}]}`
     const { results } = await this.#http.call<ReportsAnswer>({
       method: 'POST',

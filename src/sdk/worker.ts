@@ -9,6 +9,7 @@
 import type { ClaimedTask } from '../api/schemas/workers.ts'
 import { Attempt, type AttemptPort, attemptKey, type Ending } from './attempt.ts'
 import { Claims } from './claims.ts'
+import { isPassing } from './errors.ts'
 import { Heartbeats } from './heartbeats.ts'
 import { Http } from './http.ts'
 import { Outage } from './outage.ts'
@@ -43,7 +44,7 @@ export interface WorkerCounts {
   lost: number
   /** Outcomes the service refused: it had decided otherwise before they came. */
   refused: number
-  /** Outcomes not delivered when the worker had to end; their leases end by themselves. */
+  /** Reports not delivered when the worker had to end; their leases end by themselves. */
   undelivered: number
 }
 
@@ -53,6 +54,8 @@ export interface Worker {
   /** Handlers at work now. */
   readonly running: number
   readonly counts: Readonly<WorkerCounts>
+  /** Resolves when the worker has stopped, whoever asked for it. */
+  readonly stopped: Promise<void>
   /** Begins to claim; again is nothing. A worker that was stopped stays so. */
   start(): void
   /**
@@ -76,7 +79,8 @@ const ABORT_GRACE_MS = 500
 const FLUSH_MS = 5_000
 /** A handler that was told to stop and has not after so long is named in the log. */
 const IGNORED_ABORT_MS = 30_000
-const RELEASED: Ending = { kind: 'released', reason: 'worker is shutting down' }
+const SHUTTING_DOWN: Ending = { kind: 'released', reason: 'worker is shutting down' }
+const NOT_ASKED_FOR: Ending = { kind: 'released', reason: 'worker has no free slot for it, or no handler' }
 type Refused = Extract<Delivery, { kind: 'refused' }>
 /** Refusals that say how the attempt stands; others blame the report itself. */
 const STANDING = new Set([
@@ -109,12 +113,17 @@ class HttpWorker implements Worker {
   readonly #attempts = new Map<string, Attempt>()
   readonly #changed = new Wakeup()
   readonly #port: AttemptPort
+  readonly stopped: Promise<void>
+  #sayEnded: () => void = () => {}
   #claiming: Promise<void> | null = null
-  #stopped: Promise<void> | null = null
+  #stopping = false
   #drainUntil = Number.POSITIVE_INFINITY
 
   constructor(http: Http, settings: WorkerSettings) {
     this.#settings = settings
+    this.stopped = new Promise(resolve => {
+      this.#sayEnded = resolve
+    })
     const { worker, types, waitMs, logger } = settings
     this.#reports = new Reports(http, worker, new Outage(settings, 'reporting'))
     this.#heartbeats = new Heartbeats(
@@ -155,7 +164,7 @@ class HttpWorker implements Worker {
   }
 
   start(): void {
-    if (this.#stopped) throw new Error('The worker was stopped; make another with createWorker.')
+    if (this.#stopping) throw new Error('The worker was stopped; make another with createWorker.')
     if (this.#claiming) return
     const { logger, worker, types, concurrency } = this.#settings
     logger.info({ worker, types: [...types.keys()], concurrency }, 'the worker starts')
@@ -165,8 +174,11 @@ class HttpWorker implements Worker {
   stop({ drainMs = this.#settings.drainMs }: { drainMs?: number } = {}): Promise<void> {
     this.#drainUntil = Math.min(this.#drainUntil, monotonicMs() + drainMs)
     this.#changed.wake()
-    this.#stopped ??= this.#drain()
-    return this.#stopped
+    if (!this.#stopping) {
+      this.#stopping = true
+      void this.#drain().then(this.#sayEnded)
+    }
+    return this.stopped
   }
 
   async #drain(): Promise<void> {
@@ -185,7 +197,7 @@ class HttpWorker implements Worker {
     for (const attempt of this.#attempts.values()) attempt.shutDown()
     await waitUntil(idle, this.#changed, ABORT_GRACE_MS)
     const ignoring = [...this.#attempts.values()]
-    for (const attempt of ignoring) if (!attempt.over) this.#report(attempt, RELEASED)
+    for (const attempt of ignoring) if (!attempt.over) this.#report(attempt, SHUTTING_DOWN)
     await this.#claiming
     this.counts.undelivered = await this.#reports.end(FLUSH_MS)
     this.#heartbeats.stop()
@@ -224,9 +236,9 @@ class HttpWorker implements Worker {
       this.counts.claimed++
       const attempt = new Attempt(task, leaseToken, this.#port)
       const handler = this.#settings.types.get(task.type)
-      if (this.#stopped || !handler || this.#attempts.size >= this.#settings.concurrency) {
+      if (this.#stopping || !handler || this.#attempts.size >= this.#settings.concurrency) {
         attempt.settled = true
-        this.#report(attempt, RELEASED)
+        this.#report(attempt, this.#stopping ? SHUTTING_DOWN : NOT_ASKED_FOR)
         continue
       }
       this.#attempts.set(attempt.key, attempt)
@@ -240,7 +252,7 @@ class HttpWorker implements Worker {
     const outcome = await attempt.run(handler)
     this.#attempts.delete(attempt.key)
     if (attempt.over) this.counts[attempt.over]++
-    else this.#report(attempt, outcome ?? RELEASED)
+    else this.#report(attempt, outcome ?? SHUTTING_DOWN)
     this.#claims.wake()
     this.#changed.wake()
   }
@@ -304,7 +316,8 @@ class HttpWorker implements Worker {
  * the refusal says that the attempt is over.
  */
 function insteadOf(attempt: Attempt, ending: Ending, { code, message }: Refused): Ending | null {
-  if (STANDING.has(code)) return null
+  // What is the service's own trouble says nothing of the result: the lease ends, another attempt may do.
+  if (STANDING.has(code) || isPassing(code)) return null
   if (ending.kind === 'succeeded') return permanent('result_refused', `The result was refused: ${message}`)
   if (attempt.dropSaved()) return ending
   if (code === 'release_limit') return outcomeOfThrow(new Error(`The worker shut down. ${message}`))

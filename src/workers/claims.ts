@@ -74,6 +74,7 @@ export class Claims {
   readonly #pool: Pool
   readonly #engine: Engine
   readonly #signal: WorkSignal
+  readonly #taking = new Map<string, Promise<ProcessingTask[]>>()
 
   constructor(pool: Pool, engine: Engine, signal: WorkSignal) {
     this.#pool = pool
@@ -97,7 +98,19 @@ export class Claims {
     }
   }
 
+  /** One take at a time for a claim id: a repetition must see what the request before it has taken. */
   async #takeAndStart(claim: Claim): Promise<ProcessingTask[]> {
+    const before = this.#taking.get(claim.claimId) ?? Promise.resolve([])
+    const taking = before.catch(() => []).then(() => this.#takeAndStartNow(claim))
+    this.#taking.set(claim.claimId, taking)
+    try {
+      return await taking
+    } finally {
+      if (this.#taking.get(claim.claimId) === taking) this.#taking.delete(claim.claimId)
+    }
+  }
+
+  async #takeAndStartNow(claim: Claim): Promise<ProcessingTask[]> {
     const taken = await this.#pool.query<{ task_id: string; attempt: number }>({
       ...TAKE,
       values: [claim.types, claim.max, claim.claimId, OFFER_HOLD_MS],

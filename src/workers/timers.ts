@@ -111,11 +111,13 @@ export class Timers {
   /** After a gap in the ticks every lease that was not taken yet is given anew, before any is looked at. */
   async #heedGap(): Promise<void> {
     const ticked = await this.#options.pool.query<{ gap_ms: string }>(
-      `WITH last AS (SELECT ticked_at FROM rollcall.timer_ticks FOR UPDATE)
-       UPDATE rollcall.timer_ticks t SET ticked_at = clock_timestamp() FROM last
-       RETURNING (extract(epoch FROM clock_timestamp() - last.ticked_at) * 1000)::bigint AS gap_ms`,
+      `WITH last AS (SELECT ticked_at FROM rollcall.timer_ticks FOR UPDATE),
+            ticked AS (INSERT INTO rollcall.timer_ticks DEFAULT VALUES
+                       ON CONFLICT (one) DO UPDATE SET ticked_at = clock_timestamp())
+       SELECT (extract(epoch FROM clock_timestamp() - ticked_at) * 1000)::bigint AS gap_ms FROM last`,
     )
-    const gapMs = Number(ticked.rows[0]?.gap_ms ?? 0)
+    // No row: the work state was lost with everything in it, which is a gap of unknown length.
+    const gapMs = Number(ticked.rows[0]?.gap_ms ?? Number.POSITIVE_INFINITY)
     if (gapMs < GAP_MS) return
     const granted = await this.#options.pool.query(
       `UPDATE rollcall.leases SET held_until = clock_timestamp() + lease_ms * interval '1 millisecond'

@@ -70,7 +70,9 @@ export const taskParamsSchema = z.strictObject({ id: taskIdSchema })
 const commandFields = { commandId: idSchema.optional() }
 export const reasonCommandSchema = z
   .strictObject({ reason: textSchema(LIMITS.reasonBytes).optional(), ...commandFields })
-  .default({})
+  // Fastify says null where there is no body: a command without options.
+  .nullable()
+  .transform(body => body ?? {})
 export const noteSchema = z.strictObject({
   note: textSchema(LIMITS.noteBytes).refine(text => text.length > 0, 'must not be empty'),
   ...commandFields,

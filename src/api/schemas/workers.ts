@@ -22,7 +22,8 @@ export const REPORTS_MAX = 1_000
 export const claimSchema = z.strictObject({
   worker: workerSchema,
   types: z.array(nameSchema).min(1).max(32),
-  max: z.int().min(1).max(CLAIM_MAX).default(1),
+  /** 0 takes nothing new: it asks what this claim holds already. */
+  max: z.int().min(0).max(CLAIM_MAX).default(1),
   /** How long to wait for work when there is none, in milliseconds. */
   waitMs: z.int().min(0).max(CLAIM_WAIT_MAX_MS).default(0),
   /** The same id and token again answers the tasks this claim started that are still running. */
