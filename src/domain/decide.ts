@@ -4,7 +4,14 @@
  */
 import type { Command, CommandEnvelope, Fence } from './commands.ts'
 import type { Instant, Json, TaskEvent } from './events.ts'
-import { type LifecycleDefinition, mayEnterStep, stepLimitMs, type Trigger, transition } from './lifecycle.ts'
+import {
+  type LifecycleDefinition,
+  mayEnterStep,
+  stepLimitMs,
+  TRIGGER_EVENTS,
+  type Trigger,
+  transition,
+} from './lifecycle.ts'
 import { LIMITS } from './limits.ts'
 import { type Refusal, type RefusalCode, refusal } from './refusals.ts'
 import { retryDelayMs } from './retry-policy.ts'
@@ -35,7 +42,7 @@ export function decide(task: Task | null, envelope: CommandEnvelope, given: Give
   if (task === null) return refuse('not_found')
   // "repeated" tells the sender of START that it holds the lease, so its command id alone does not do: the
   // attempt may have ended since.
-  if (task.recentCommandIds.includes(commandId) && (command.trigger !== 'START' || holds(task, command)))
+  if (isRemembered(task, command, commandId) && (command.trigger !== 'START' || holds(task, command)))
     return { kind: 'repeated' }
   if (ifRevision !== null && ifRevision !== task.revision)
     return refuse('revision_mismatch', `It is at revision ${task.revision}, not ${ifRevision}.`)
@@ -73,6 +80,13 @@ const refuse = (code: RefusalCode, detail?: string): Decision => ({
   kind: 'refused',
   refusal: refusal(code, detail),
 })
+
+/** Whether this very command was accepted lately: one id may serve commands of different kinds. */
+function isRemembered(task: Task, command: Command, commandId: string): boolean {
+  const trigger = command.trigger === 'TIMEOUT' ? (`TIMEOUT:${command.timer}` as const) : command.trigger
+  if (trigger === 'SUBMIT') return false
+  return TRIGGER_EVENTS[trigger].some(event => task.recentCommands.includes(`${event}:${commandId}`))
+}
 
 /** The refusal where a status does not answer a trigger; null where it does. */
 function move(task: Task, trigger: Trigger, given: Given): Decision | null {
@@ -210,7 +224,7 @@ function fail(task: Task, command: Asked<'FAIL'>, given: Given): Decision {
       data: { run, attempt, charged: true, retryAt: given.now + delayMs, content },
     })
   }
-  const cause = command.retryable ? 'no_attempts_left' : 'not_retryable'
+  const cause = !command.retryable ? 'not_retryable' : attemptsLeft ? 'lifecycle' : 'no_attempts_left'
   return accept({ type: 'TaskFailed', version: 1, data: { run, attempt, charged: true, cause, content } })
 }
 
@@ -310,7 +324,10 @@ function armedTimer(task: Task, { timer, lastHeartbeatAt, leaseEndedAt }: Asked<
         : null
     case 'lease':
       return task.status === 'PROCESSING'
-        ? { since: lastHeartbeatAt ?? task.startedAt, deadlineAt: leaseEndedAt ?? task.leaseDeadlineAt }
+        ? {
+            since: lastHeartbeatAt ?? task.startedAt,
+            deadlineAt: Math.max(leaseEndedAt ?? 0, task.leaseDeadlineAt),
+          }
         : null
     case 'total':
       return { since: task.totalDeadlineAt - task.timeouts.totalMs, deadlineAt: task.totalDeadlineAt }
@@ -329,6 +346,8 @@ function retry(task: Task, command: Asked<'RETRY'>, given: Given, byTimer: boole
   if (byTimer && task.status === 'RETRYING' && given.now < task.retryAt)
     return refuse('not_due', `Its backoff ends at ${instantText(task.retryAt)}.`)
   const newRun = task.status === 'FAILED'
+  if (newRun && task.run >= LIMITS.runsPerTask)
+    return refuse('run_limit', `${LIMITS.runsPerTask} are allowed.`)
   return accept({
     type: 'TaskRequeued',
     version: 1,

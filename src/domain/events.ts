@@ -116,7 +116,7 @@ export const EVENT_SCHEMAS = {
       run,
       attempt,
       charged: z.boolean(),
-      cause: z.enum(['not_retryable', 'no_attempts_left']),
+      cause: z.enum(['not_retryable', 'no_attempts_left', 'lifecycle']),
       content: z.strictObject({ error: taskErrorSchema, context: json.optional() }),
     }),
   },

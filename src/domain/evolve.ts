@@ -41,7 +41,9 @@ export function evolve(taskId: string, task: Task | null, recorded: RecordedEven
   core.updatedAt = metadata.at
   // A late result was refused; asked again it must be refused again, not answered as a repetition.
   if (event.type !== 'LateResultRecorded')
-    core.recentCommandIds = [...task.recentCommandIds, metadata.commandId].slice(-LIMITS.rememberedCommands)
+    core.recentCommands = [...task.recentCommands, `${event.type}:${metadata.commandId}`].slice(
+      -LIMITS.rememberedCommands,
+    )
   return next(task, core, recorded)
 }
 
@@ -84,7 +86,7 @@ function coreOf(task: Task): TaskCore {
     endedAttempts: task.endedAttempts,
     lateResults: task.lateResults,
     notes: task.notes,
-    recentCommandIds: task.recentCommandIds,
+    recentCommands: task.recentCommands,
     revision: task.revision,
     hash: task.hash,
   }
@@ -123,7 +125,7 @@ function submitted(taskId: string, { event, metadata, revision, hash }: Recorded
     endedAttempts: [],
     lateResults: 0,
     notes: 0,
-    recentCommandIds: [metadata.commandId],
+    recentCommands: [`${event.type}:${metadata.commandId}`],
     revision,
     hash,
   }

@@ -87,7 +87,7 @@ export const EVENT_TARGET: Record<TransitionEvent, Status | 'same'> = {
 }
 
 /** Events that answer each trigger, whatever the definition: their data must fit what was asked. */
-const TRIGGER_EVENTS: Record<Trigger, readonly TransitionEvent[]> = {
+export const TRIGGER_EVENTS: Record<Trigger, readonly TransitionEvent[]> = {
   START: ['TaskStarted'],
   STEP: ['TaskStepEntered'],
   SUCCEED: ['TaskSucceeded'],
@@ -180,7 +180,8 @@ const stepSchema = z.strictObject({
   limitMs: z.int().min(LIMITS.timeoutMs.min).max(LIMITS.timeoutMs.max).optional(),
 })
 
-const shapeSchema = z.strictObject({
+/** A definition as it is read back from the log: it was checked when it was configured, by the rules of its day. */
+export const storedLifecycleSchema = z.strictObject({
   name: z.string().regex(NAME_PATTERN),
   version: z.int().min(1).max(1_000_000),
   initial: z.literal('PENDING'),
@@ -194,11 +195,11 @@ const shapeSchema = z.strictObject({
     .optional(),
 })
 
-export type LifecycleDefinition = z.infer<typeof shapeSchema>
+export type LifecycleDefinition = z.infer<typeof storedLifecycleSchema>
 type Target = z.infer<typeof targetSchema>
 
 /** A definition, checked: its shape, and that no state is a trap. Messages name the state at fault. */
-export const lifecycleSchema = shapeSchema.check(payload => {
+export const lifecycleSchema = storedLifecycleSchema.check(payload => {
   for (const message of faultsOf(payload.value)) {
     payload.issues.push({ code: 'custom', message, input: payload.value, path: ['states'] })
   }

@@ -13,6 +13,7 @@ export const REFUSALS = {
   too_many_steps: 'The attempt has entered as many steps as are allowed.',
   too_many_notes: 'The task has as many notes as are allowed.',
   release_limit: 'The task was handed back as often as a run allows; finish it or fail it.',
+  run_limit: 'The task was retried by hand as often as is allowed; submit a new one.',
   idempotency_key_reused: 'The key was used before with another request.',
   revision_mismatch: 'The task has changed since the revision given in If-Match.',
 } as const

@@ -43,7 +43,8 @@ export interface TaskCore {
   endedAttempts: readonly EndedAttempt[]
   lateResults: number
   notes: number
-  recentCommandIds: readonly string[]
+  /** The last accepted commands, as what they stored and their id: `TaskStarted:<command id>`. */
+  recentCommands: readonly string[]
   /** Number of the last event in the stream. */
   revision: number
   /** Hash of the last event. */
@@ -94,7 +95,7 @@ export interface FailedTask extends TaskCore {
   status: 'FAILED'
   startedAt: Instant | null
   finishedAt: Instant
-  cause: 'not_retryable' | 'no_attempts_left' | 'timed_out'
+  cause: 'not_retryable' | 'no_attempts_left' | 'lifecycle' | 'timed_out'
   timer: TimeoutTimer | null
   error: TaskError
 }

@@ -6,7 +6,7 @@ import type { TaskEvent } from '../domain/events.ts'
 import { evolve } from '../domain/evolve.ts'
 import { isOpen, type Task } from '../domain/task.ts'
 import { decodeEvent, taskIdOf } from '../eventlog/codec.ts'
-import type { EventLog } from '../eventlog/event-log.ts'
+import { type EventLog, LogUnavailableError } from '../eventlog/event-log.ts'
 
 type FinalEvent = Extract<
   TaskEvent,
@@ -40,6 +40,7 @@ export interface Audit {
  * Audits the log.
  *
  * @param expected ids of tasks that were accepted and should be final by now; null takes every task in the log
+ * @throws when the log could not be read to its head, or `signal` was aborted before: half an audit is none
  */
 export async function auditLog(
   log: EventLog,
@@ -81,7 +82,9 @@ async function foldAll(log: EventLog, signal?: AbortSignal): Promise<Map<string,
     },
     ends,
   )
-  return tasks
+  if (done.signal.aborted) return tasks
+  signal?.throwIfAborted()
+  throw new LogUnavailableError('the log was closed before the audit reached its head')
 }
 
 function foldOne(

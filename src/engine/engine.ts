@@ -16,6 +16,7 @@ import type { Instant, LifecycleRef, RecordedEvent, TaskEvent } from '../domain/
 import { evolve } from '../domain/evolve.ts'
 import { STANDARD_LIFECYCLE } from '../domain/lifecycle.ts'
 import type { Task } from '../domain/task.ts'
+import { eventBytes } from '../eventlog/check-append.ts'
 import { encodeEvent, streamOf } from '../eventlog/codec.ts'
 import {
   type Append,
@@ -66,6 +67,8 @@ interface Member {
   conflicts: number
   /** performance.now() when it was asked. */
   since: number
+  /** Taken by the flight under way and neither answered nor taken back. */
+  flying: boolean
   resolve: (answer: Answer) => void
 }
 
@@ -114,7 +117,8 @@ export class Engine {
     if (this.#waiting >= ENGINE_LIMITS.waiting) return Promise.resolve(refused('overloaded'))
     return new Promise(resolve => {
       this.#waiting++
-      const member: Member = { envelope, fingerprintOf, conflicts: 0, since: performance.now(), resolve }
+      const since = performance.now()
+      const member: Member = { envelope, fingerprintOf, conflicts: 0, since, flying: false, resolve }
       const queue = this.#queues.get(envelope.taskId)
       if (queue) queue.push(member)
       else {
@@ -169,6 +173,7 @@ export class Engine {
 
   async #fly(): Promise<void> {
     const members = this.#takeable.splice(0, ENGINE_LIMITS.flightTasks).map(id => this.#queues.get(id)![0]!)
+    for (const member of members) member.flying = true
     try {
       this.#answerOverdue(members)
       const staged: Staged[] = []
@@ -179,8 +184,9 @@ export class Engine {
           this.#answer(one.member, answerWithoutEvent(one))
           continue
         }
-        const stage = this.#stage(one, event)
-        const size = stage.encoded.data.length + stage.encoded.metadata.length
+        const stage = this.#alone(one.member, () => this.#stage(one, event))
+        if (!stage) continue
+        const size = eventBytes(stage.encoded)
         if (staged.length > 0 && bytes + size > ENGINE_LIMITS.flightBytes) this.#takeBack(one.member)
         else {
           bytes += size
@@ -200,10 +206,12 @@ export class Engine {
 
   /** Decides every member on cached state, and again on current state where the answer would store nothing. */
   async #decideAll(members: readonly Member[]): Promise<Decided[]> {
-    const unknown = members.filter(
+    const unknown = members.filter(({ envelope, conflicts }) => {
+      // After a conflict the stream is read before anything is decided again, whatever the cache has by now.
+      if (conflicts > 0) return true
       // A submit expects no stream; should there be one, the append says so.
-      ({ envelope }) => envelope.command.trigger !== 'SUBMIT' && !this.#cache.get(envelope.taskId),
-    )
+      return envelope.command.trigger !== 'SUBMIT' && !this.#cache.get(envelope.taskId)
+    })
     const decided = await this.#decideOn(members, await this.#load(unknown))
     const doubtful = decided.filter(({ decision, current }) => decision.kind !== 'accepted' && !current)
     if (doubtful.length === 0) return decided
@@ -215,7 +223,7 @@ export class Engine {
   /** Decides on what was loaded, else on the cache. Members answered on the way are left out. */
   async #decideOn(members: readonly Member[], loaded: Map<string, Loaded>): Promise<Decided[]> {
     const pairs = members
-      .filter(member => this.#notAnswered(member))
+      .filter(member => member.flying)
       .map(member => {
         const { taskId } = member.envelope
         const fresh = loaded.get(taskId)
@@ -223,8 +231,22 @@ export class Engine {
       })
     for (const { member, task } of pairs) await this.#learnLifecycle(member, task)
     return pairs
-      .filter(({ member }) => this.#notAnswered(member))
-      .map(({ member, task, current }) => ({ member, task, current, ...this.#decide(member, task) }))
+      .filter(({ member }) => member.flying)
+      .flatMap(({ member, task, current }) => {
+        const decided = this.#alone(member, () => this.#decide(member, task))
+        return decided ? [{ member, task, current, ...decided }] : []
+      })
+  }
+
+  /** Does one member's part; what fails there is a bug, and costs that member alone. */
+  #alone<T>(member: Member, part: () => T): T | null {
+    try {
+      return part()
+    } catch (error) {
+      this.#options.logger.error({ taskId: member.envelope.taskId, err: error }, 'a command failed')
+      this.#answer(member, refused('internal_error'))
+      return null
+    }
   }
 
   /** Definitions that left the configuration are read from the log once; without one nothing can be decided. */
@@ -320,23 +342,20 @@ export class Engine {
         this.#cache.delete(taskId)
         member.conflicts++
         if (member.conflicts > ENGINE_LIMITS.conflicts) this.#answer(member, refused('conflict', one.task))
-        else this.#retake(member)
+        else this.#takeBack(member)
         return
       case 'rejected':
-        this.#answer(member, refused('too_large', one.task, result.message))
+        // What is too large is the asker's matter; anything else that the log cannot store is a bug of ours.
+        if (result.reason === 'too_large')
+          this.#answer(member, refused('too_large', one.task, result.message))
+        else this.#answer(member, refused('internal_error', one.task))
         return
     }
   }
 
-  /** After a conflict the stream is read before anything is decided again, also for a submit. */
-  #retake(member: Member): void {
-    this.#reader.read(member.envelope.taskId).then(
-      () => this.#takeBack(member),
-      error => this.#failFlight([member], error),
-    )
-  }
-
+  /** Leaves a member for the next flight, ahead of those that asked later. */
   #takeBack(member: Member): void {
+    member.flying = false
     this.#takeable.unshift(member.envelope.taskId)
     this.#schedule()
   }
@@ -345,14 +364,10 @@ export class Engine {
     const unavailable = error instanceof LogUnavailableError
     if (!unavailable) this.#options.logger.error({ err: error }, 'a flight failed')
     for (const member of members) {
-      if (!this.#notAnswered(member)) continue
+      if (!member.flying) continue
       this.#cache.delete(member.envelope.taskId)
       this.#answer(member, refused(unavailable ? 'log_unavailable' : 'internal_error'))
     }
-  }
-
-  #notAnswered(member: Member): boolean {
-    return this.#queues.get(member.envelope.taskId)?.[0] === member
   }
 
   #answer(member: Member, answer: Answer): void {
@@ -360,6 +375,7 @@ export class Engine {
     const queue = this.#queues.get(taskId)
     if (queue?.[0] !== member) throw new Error('bug: a command is answered out of turn')
     queue.shift()
+    member.flying = false
     if (queue.length > 0) this.#takeable.push(taskId)
     else this.#queues.delete(taskId)
     this.#waiting--
@@ -369,7 +385,14 @@ export class Engine {
   }
 
   #tell(task: Task, event: RecordedEvent): void {
-    for (const listener of this.#listeners) listener(task, event)
+    for (const listener of this.#listeners) {
+      try {
+        listener(task, event)
+      } catch (error) {
+        // The event is durable, whatever becomes of the news.
+        this.#options.logger.error({ taskId: task.taskId, err: error }, 'a listener failed')
+      }
+    }
   }
 
   #logAnswer({ taskId, command, actor }: CommandEnvelope, answer: Answer): void {

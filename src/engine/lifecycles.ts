@@ -6,7 +6,7 @@
 import { createHash, randomUUID } from 'node:crypto'
 import { canonicalJson } from '../domain/canonical-json.ts'
 import type { Json, LifecycleRef } from '../domain/events.ts'
-import { type LifecycleDefinition, lifecycleSchema, STANDARD_LIFECYCLE } from '../domain/lifecycle.ts'
+import { type LifecycleDefinition, STANDARD_LIFECYCLE, storedLifecycleSchema } from '../domain/lifecycle.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
 
 /** A definition's identity: name, version and SHA-256 of its canonical JSON. */
@@ -85,7 +85,9 @@ export class Lifecycles {
     const stored = events[0]
     if (!stored)
       throw new UnknownLifecycleError(`lifecycle ${ref.name} ${ref.version} (${ref.hash}) is not in the log`)
-    const parsed = lifecycleSchema.safeParse((JSON.parse(stored.data) as { definition: unknown }).definition)
+    const parsed = storedLifecycleSchema.safeParse(
+      (JSON.parse(stored.data) as { definition: unknown }).definition,
+    )
     if (!parsed.success || lifecycleRef(parsed.data).hash !== ref.hash)
       throw new UnknownLifecycleError(
         `lifecycle ${ref.name} ${ref.version} in the log is not what its hash says`,

@@ -32,7 +32,15 @@ export const fileConfigSchema = z.strictObject({
   types: z.record(z.string().regex(NAME_PATTERN), taskTypeSchema).default({}),
   /** Only the types named here are accepted. */
   strictTypes: z.boolean().default(false),
-  lifecycles: z.array(lifecycleSchema).max(100).default([]),
+  lifecycles: z
+    .array(lifecycleSchema)
+    .max(100)
+    .refine(
+      definitions =>
+        new Set(['standard', ...definitions.map(({ name }) => name)]).size === definitions.length + 1,
+      'each needs a name of its own, other than standard',
+    )
+    .default([]),
 })
 export type FileConfig = z.output<typeof fileConfigSchema>
 

@@ -40,8 +40,12 @@ interface DueRow {
   due_at: string
 }
 
-/** Refusals that pass: the lease stands as lost and is asked again at the next tick. */
+/**
+ * Refusals that pass: the lease stands as lost and is asked again at the next tick. `not_due` is among them: the row
+ * was taken by the database's clock itself, which can be milliseconds ahead of what the engine has sampled.
+ */
 const PASSING: ReadonlySet<AnyRefusalCode> = new Set([
+  'not_due',
   'conflict',
   'overloaded',
   'log_unavailable',
@@ -152,38 +156,22 @@ export class Timers {
   }
 
   #commandOf(row: DueRow): CommandEnvelope[] {
-    switch (row.timer) {
-      case 'not_before':
-        return []
-      case 'retry':
-        return [this.#envelope(row.task_id, { trigger: 'RETRY', reason: null })]
-      case 'queue':
-      case 'total':
-        return [
-          this.#envelope(row.task_id, {
-            trigger: 'TIMEOUT',
-            timer: row.timer,
-            attempt: null,
-            lastHeartbeatAt: null,
-          }),
-        ]
-      default:
-        return [
-          this.#envelope(row.task_id, {
-            trigger: 'TIMEOUT',
-            timer: row.timer,
-            attempt: row.attempt,
-            lastHeartbeatAt: null,
-          }),
-        ]
-    }
+    if (row.timer === 'not_before') return []
+    const commandId = `timer:${row.attempt}:${row.due_at.replace(' ', 'T')}`
+    if (row.timer === 'retry')
+      return [this.#envelope(row.task_id, commandId, { trigger: 'RETRY', reason: null })]
+    // The timers of the task as a whole outlast its attempts.
+    const attempt = row.timer === 'queue' || row.timer === 'total' ? null : row.attempt
+    const command = { trigger: 'TIMEOUT', timer: row.timer, attempt, lastHeartbeatAt: null } as const
+    return [this.#envelope(row.task_id, commandId, command)]
   }
 
-  #envelope(taskId: string, command: Command): CommandEnvelope {
+  /** The same deadline gives the same command id: of several processes that fire it the later ones are repetitions. */
+  #envelope(taskId: string, commandId: string, command: Command): CommandEnvelope {
     return {
       taskId,
       command,
-      commandId: crypto.randomUUID(),
+      commandId,
       actor: { kind: 'timer', id: this.#options.id ?? 'timers' },
       source: 'timer',
       correlationId: null,
@@ -227,7 +215,7 @@ export class Timers {
       if (lost.rows.length === 0) return
       const answers = await this.#options.engine.executeMany(
         lost.rows.map(row =>
-          this.#envelope(row.task_id, {
+          this.#envelope(row.task_id, `timer:${row.attempt}:lease`, {
             trigger: 'TIMEOUT',
             timer: 'lease',
             attempt: row.attempt,

@@ -104,3 +104,8 @@ t.test('a task that may start at once is not delayed, nor one that was delayed o
   t.equal(isDelayed(delayed.task!), false)
   t.equal(isDelayed(delayed.and(released(6_000)).task!), false)
 })
+
+t.test('of two timers at the same instant the one of the status fires, the more telling reason', async t => {
+  const task = given(submitted(0, { totalDeadlineAt: T0 + TIMEOUTS.queueMs })).task!
+  t.equal(nextDeadline(task)?.timer, 'queue')
+})

@@ -9,16 +9,17 @@ import { given, STEPPED_LIFECYCLE, start, step, submitted, TIMEOUTS, timeout } f
 
 const doc = readFileSync(new URL('../../docs/lifecycle.md', import.meta.url), 'utf8')
 
-/** Rows of the table that begins with this heading, without heading and ruler. */
-function tableUnder(heading: string): string[][] {
-  const lines = doc.slice(doc.indexOf(heading)).split('\n')
-  const end = lines.findIndex(line => !line.startsWith('|'))
-  return lines.slice(2, end).map(line =>
+/** Rows of the table whose first headings are these. */
+function tableUnder(...headings: string[]): string[][] {
+  const cellsOf = (line: string) =>
     line
       .split('|')
       .slice(1, -1)
-      .map(cell => cell.trim().replaceAll('`', '')),
-  )
+      .map(cell => cell.trim().replaceAll('`', ''))
+  const lines = doc.split('\n').map(line => (line.startsWith('|') ? cellsOf(line) : null))
+  const head = lines.findIndex(cells => cells && headings.every((heading, index) => cells[index] === heading))
+  const end = lines.findIndex((cells, index) => index > head && cells === null)
+  return lines.slice(head + 2, end).flatMap(cells => (cells ? [cells] : []))
 }
 const block = (language: string): string =>
   doc.match(new RegExp(`\`\`\`${language}\n([\\s\\S]*?)\`\`\``))?.[1] ?? ''
@@ -31,7 +32,7 @@ const transitions = Object.entries(STANDARD_LIFECYCLE.states).flatMap(([status, 
 
 t.test('the table is the standard lifecycle', async t => {
   t.strictSame(
-    tableUnder('| status | trigger | guard |'),
+    tableUnder('status', 'trigger', 'guard'),
     transitions.map(({ status, trigger, guard, event, to }) => [status, trigger, guard, event, to]),
   )
 })
@@ -42,7 +43,7 @@ t.test('the table of statuses names their timers', async t => {
     [...(state?.timers ?? [])].sort().join(', '),
   ])
   t.strictSame(
-    tableUnder('| status | meaning |').map(([status, , named]) => [
+    tableUnder('status', 'meaning').map(([status, , named]) => [
       status,
       named?.split(', ').sort().join(', '),
     ]),
@@ -60,13 +61,13 @@ t.test('the diagram has the arrows of the standard lifecycle, but for notes', as
 
 t.test('the guards are all explained', async t => {
   t.strictSame(
-    tableUnder('| guard | holds when |').map(([guard]) => guard),
+    tableUnder('guard', 'holds when').map(([guard]) => guard),
     Object.keys(GUARDS),
   )
 })
 
 t.test('codes that are named exist', async t => {
-  for (const [code] of tableUnder('| refused as | because |')) t.ok(code! in REFUSALS, code!)
+  for (const [code] of tableUnder('refused as', 'because')) t.ok(code! in REFUSALS, code!)
   for (const code of [
     'not_due',
     'superseded',
@@ -80,7 +81,7 @@ t.test('codes that are named exist', async t => {
 })
 
 t.test('numbers that are named are those of the code', async t => {
-  const defaults = new Map(tableUnder('| timer | armed in |').map(row => [row[0], row[3]]))
+  const defaults = new Map(tableUnder('timer', 'armed in').map(row => [row[0], row[3]]))
   const minute = 60_000
   t.equal(defaults.get('queue'), `${DEFAULT_TIMEOUTS.queueMs / minute / 60} h`)
   t.equal(defaults.get('lease'), `${DEFAULT_TIMEOUTS.leaseMs / 1_000} s`)

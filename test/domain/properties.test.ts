@@ -315,7 +315,7 @@ class World {
     must((before?.revision ?? -1) <= task.revision, 'revisions never decrease')
     must(task.attemptsCharged <= task.retry.maxAttempts, 'the budget of attempts holds', task.attemptsCharged)
     must(task.endedAttempts.length <= LIMITS.rememberedAttempts, 'remembered attempts are bounded')
-    must(task.recentCommandIds.length <= LIMITS.rememberedCommands, 'remembered commands are bounded')
+    must(task.recentCommands.length <= LIMITS.rememberedCommands, 'remembered commands are bounded')
     must(task.lateResults <= LIMITS.lateResultsPerTask, 'late results are bounded')
     must(task.releasesInRun <= LIMITS.releasesPerRun, 'releases are bounded')
     must(isOpenStatus(task.status) === (nextDeadline(task) !== null), 'an open task has a next deadline')

@@ -209,7 +209,7 @@ t.test('NOTE is taken in every status and changes none', async t => {
       revision: after.revision,
       hash: after.hash,
       updatedAt: T0 + 30,
-      recentCommandIds: after.recentCommandIds,
+      recentCommands: after.recentCommands,
     })
   }
 })
@@ -251,7 +251,7 @@ t.test('a task remembers its last sixteen command ids', async t => {
   let spec = given(submitted())
   for (let index = 0; index <= LIMITS.rememberedCommands; index++)
     spec = spec.when(1, note(), { commandId: `note-${index}` }).thenAccepted(t, 'TaskNoted')
-  t.equal(spec.as('PENDING').recentCommandIds.length, LIMITS.rememberedCommands)
+  t.equal(spec.as('PENDING').recentCommands.length, LIMITS.rememberedCommands)
   spec.when(2, note(), { commandId: 'note-1' }).thenRepeated(t)
   spec.when(2, note(), { commandId: 'note-0' }).thenAccepted(t, 'TaskNoted')
 })
