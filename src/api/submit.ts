@@ -1,7 +1,6 @@
 /** From a submit request to its command: type defaults, idempotency, and the checks a type asks for. */
 import { hash, randomUUID } from 'node:crypto'
 import { Ajv, type ValidateFunction } from 'ajv'
-import { v5 as uuidv5, v7 as uuidv7 } from 'uuid'
 import { canonicalJson } from '../domain/canonical-json.ts'
 import type { CommandEnvelope } from '../domain/commands.ts'
 import type { Json } from '../domain/events.ts'
@@ -11,9 +10,7 @@ import type { Lifecycles } from '../engine/lifecycles.ts'
 import type { Origin } from './origin.ts'
 import { Problem } from './problems.ts'
 import type { Submit } from './schemas/tasks.ts'
-
-/** Namespace of task ids made from idempotency keys; fixed for ever, since the ids are stored. */
-const KEY_NAMESPACE = '6f1f5a0e-6f0b-5d0b-9c39-2f4a2d1f7c11'
+import { newTaskId, taskIdOfKey } from './task-id.ts'
 
 export interface TypesConfig {
   types: Record<string, TaskType>
@@ -62,7 +59,7 @@ export class Submitter {
     const fingerprintOf: FingerprintOf = salt => hash('sha256', `${salt}\n${asked}`)
     const salt = randomUUID()
     const envelope: CommandEnvelope = {
-      taskId: key === null ? uuidv7() : uuidv5(`default\ntasks\n${key}`, KEY_NAMESPACE),
+      taskId: key === null ? newTaskId() : taskIdOfKey('default', 'tasks', key),
       command: {
         trigger: 'SUBMIT',
         type: request.type,

@@ -43,7 +43,12 @@ function claimRoute(app: TypedApp, { claims }: AppParts, stopping: AbortSignal):
     const { leaseToken, ...claim } = request.body
     const { source } = originOf(request)
     const signal = AbortSignal.any([stopping, goneSignal(reply)])
-    const tasks = await claims.claim({ ...claim, leaseTokenHash: hashToken(leaseToken), source }, signal)
+    // Whoever takes nothing new has nothing to wait for.
+    const waitMs = claim.max === 0 ? 0 : claim.waitMs
+    const tasks = await claims.claim(
+      { ...claim, waitMs, leaseTokenHash: hashToken(leaseToken), source },
+      signal,
+    )
     return { tasks: tasks.map(claimedTask) } satisfies ClaimAnswer
   })
 }
