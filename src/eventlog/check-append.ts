@@ -1,6 +1,6 @@
 /**
  * What every adapter checks before it stores: the contract of the call, which throws, and each member, which
- * is rejected alone. It runs for every event that is stored, so it parses once and copies nothing.
+ * is rejected alone. It runs for every event that is stored, so it copies nothing.
  */
 import {
   APPEND_LIMITS,
@@ -22,6 +22,18 @@ const NAME = /^[A-Za-z][A-Za-z0-9._-]{0,127}$/
 const UUID = /^(?!00000000-0000-0000-0000-000000000000)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 const VERSION_MAX = 32_767
 const REVISION_MAX = 2_147_483_647
+
+/** Events whose data and metadata are known to be what JSON.stringify wrote. */
+const written = new WeakSet<EncodedEvent>()
+
+/**
+ * Vouches for an event whose data and metadata JSON.stringify has just written, and freezes it, so that it is
+ * not parsed and written once more on append: that is two thirds of what an append costs in Node.
+ */
+export function asWritten(event: EncodedEvent): EncodedEvent {
+  written.add(Object.freeze(event))
+  return event
+}
 
 /**
  * Checks a call.
@@ -97,6 +109,7 @@ function eventFault(event: EncodedEvent): string | null {
   if (!NAME.test(event.type)) return 'its type is malformed'
   if (!Number.isInteger(event.version) || event.version < 1 || event.version > VERSION_MAX)
     return 'its version is malformed'
+  if (written.has(event)) return null
   if (!isFixedPoint(event.data)) return 'its data is not what JSON.stringify writes'
   if (!isFixedPoint(event.metadata)) return 'its metadata is not what JSON.stringify writes'
   return null

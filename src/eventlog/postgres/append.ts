@@ -75,36 +75,26 @@ const plain = (values: readonly (string | number)[]): string => `{${values.join(
 /** In quotes, since a stream may be called null. */
 const names = (values: readonly string[]): string => `{"${values.join('","')}"}`
 
-/** Reads an array of numbers or booleans. */
-const parse = (array: string | null): (string | null)[] =>
-  array === null
-    ? []
-    : array
-        .slice(1, -1)
-        .split(',')
-        .map(value => (value === 'NULL' ? null : value))
+/** Reads an array of numbers or booleans, none of them null; no array is an empty one. */
+const parse = (array: string | null): string[] => array?.slice(1, -1).split(',') ?? []
 
 function resultsOf(appends: readonly Append[], row: Row): AppendResult[] {
-  const [base, headsText, acceptedText, positionsText, revisionsText] = row as [string, ...Row]
-  const asExpected = headsText === null
-  const heads = parse(headsText ?? null)
-  const accepted = parse(acceptedText ?? null)
-  const positions = parse(positionsText ?? null)
-  const revisions = parse(revisionsText ?? null)
+  const [base, ...arrays] = row as [string, ...Row]
+  const [heads, accepted, members, positions, revisions] = arrays.map(parse) as [Row, Row, Row, Row, Row]
+  const asExpected = heads.length === 0
+  const repeated = new Map(
+    members.map((member, index) => [
+      Number(member) - 1,
+      { kind: 'appended' as const, revision: Number(revisions[index]), position: positions[index]! },
+    ]),
+  )
   let position = BigInt(base)
-  return appends.map(({ expected, events }, index) => {
+  return appends.map(({ expected, events }, index): AppendResult => {
+    const head = asExpected ? (expected === 'no_stream' ? NO_STREAM : Number(expected)) : Number(heads[index])
     if (asExpected || accepted[index] === 't') {
       position += BigInt(events.length)
-      const head = asExpected
-        ? expected === 'no_stream'
-          ? NO_STREAM
-          : Number(expected)
-        : Number(heads[index])
       return { kind: 'appended', revision: head + events.length, position: String(position) }
     }
-    const repeated = positions[index]
-    if (repeated != null) return { kind: 'appended', revision: Number(revisions[index]), position: repeated }
-    const head = Number(heads[index])
-    return { kind: 'conflict', actual: head === NO_STREAM ? null : head }
+    return repeated.get(index) ?? { kind: 'conflict', actual: head === NO_STREAM ? null : head }
   })
 }

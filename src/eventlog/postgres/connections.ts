@@ -7,7 +7,7 @@ import type { Socket } from 'node:net'
 import pg from 'pg'
 import type { BaseLogger } from 'pino'
 import { LogUnavailableError } from '../event-log.ts'
-import { asLogError } from './errors.ts'
+import { asLogError, isUnavailable } from './errors.ts'
 
 /** A row as Postgres wrote it. Numbers are parsed where they are used: a position can exceed a double. */
 export type Row = (string | null)[]
@@ -82,9 +82,8 @@ export class Connections {
       return rows
     } catch (error) {
       late = true
-      // An error of Postgres' own leaves the connection fit for use, unless it ended the session.
-      const usable = error instanceof pg.DatabaseError && !isFatal(error)
-      client?.release(!usable)
+      // A refused value leaves the connection fit for use. After anything else its state is not known.
+      client?.release(!(error instanceof pg.DatabaseError) || isUnavailable(error))
       throw asLogError(error, statement.name)
     }
   }
@@ -101,8 +100,6 @@ export function destroy(client: pg.ClientBase): void {
   // The types leave out the connection, and the client has no other way to be closed at once.
   ;(client as unknown as { connection: { stream: Socket } }).connection.stream.destroy()
 }
-
-const isFatal = (error: pg.DatabaseError): boolean => error.severity === 'FATAL' || error.severity === 'PANIC'
 
 /** The promise's result, or LogUnavailableError after the time. */
 export async function within<T>(timeoutMs: number, promise: Promise<T>, what: string): Promise<T> {

@@ -42,8 +42,8 @@ CREATE TABLE rollcall_log.events (
 -- fraction of what an array with every quote escaped costs on either side.
 --
 -- Answers the last position before this call. Where every stream was where it was expected, that is all: the
--- caller counts on from there. Otherwise, per member: its stream's last revision before (-1 none), whether
--- it was appended, and the last position and revision at which its events already stood.
+-- caller counts on from there. Otherwise, per member: its stream's last revision before (-1 none) and whether
+-- it was appended; and the members whose events stood there already, with the last of these.
 --
 -- Correct under READ COMMITTED only: each statement must see what was committed before it began, and the
 -- statements after the lock then see every earlier append. The lock is held until the commit is visible, so
@@ -62,6 +62,7 @@ CREATE FUNCTION rollcall_log.append_many(
   OUT base bigint,
   OUT heads integer[],
   OUT accepted boolean[],
+  OUT repeated_members integer[],
   OUT repeated_positions bigint[],
   OUT repeated_revisions integer[]
 ) LANGUAGE plpgsql VOLATILE
@@ -70,6 +71,10 @@ SET enable_seqscan = off
 AS $function$
 DECLARE
   as_expected boolean;
+  -- Per member: where its events would stand if they were repeated, -1 nowhere. No element of these arrays
+  -- is null: finding one by its number would then take a walk from the start.
+  places integer[];
+  first_ids uuid[];
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE EXCEPTION 'append_many must run under READ COMMITTED' USING ERRCODE = 'invalid_transaction_state';
@@ -91,32 +96,40 @@ BEGIN
   IF NOT as_expected THEN
     -- Repeated: the same ids at the same revisions. With "any" the place is where the first id stands.
     -- Looking for it reads the whole stream: streams are bounded, and Rollcall appends with a revision.
-    SELECT
-      array_agg(member.head = member.expected OR (member.expected = -2 AND place.first IS NULL)
-        ORDER BY member.number),
-      array_agg(stored.position ORDER BY member.number),
-      array_agg(stored.revision ORDER BY member.number)
-    INTO accepted, repeated_positions, repeated_revisions
-    FROM unnest(member_streams, member_expected, heads)
-      WITH ORDINALITY member(stream, expected, head, number)
-    CROSS JOIN LATERAL (
-      SELECT CASE
-        WHEN member.expected >= member.head THEN NULL
-        WHEN member.expected = -2 THEN (
+    SELECT array_agg(asked.id ORDER BY asked.ordinal) INTO first_ids
+    FROM unnest(event_numbers, event_ids) WITH ORDINALITY asked(number, id, ordinal)
+    WHERE asked.number = 1;
+
+    SELECT array_agg(
+      CASE
+        WHEN member.expected >= member.head THEN -1
+        WHEN member.expected = -2 THEN coalesce((
           SELECT max(e.revision) FROM rollcall_log.events e
-          WHERE e.stream = member.stream
-            AND e.id = event_ids[array_position(event_members, member.number::integer)])
+          WHERE e.stream = member.stream AND e.id = first_ids[member.number]), -1)
         ELSE member.expected + 1
-      END AS first
-    ) place
-    LEFT JOIN LATERAL (
-      SELECT max(e.position) AS position, max(e.revision) AS revision
-      FROM unnest(event_members, event_numbers, event_ids) asked(member, number, id)
-      LEFT JOIN rollcall_log.events e
-        ON e.stream = member.stream AND e.revision = place.first + asked.number - 1 AND e.id = asked.id
-      WHERE place.first IS NOT NULL AND asked.member = member.number
-      HAVING count(*) = count(e.id)
-    ) stored ON true;
+      END ORDER BY member.number) INTO places
+    FROM unnest(member_streams, member_expected, heads)
+      WITH ORDINALITY member(stream, expected, head, number);
+
+    SELECT array_agg(
+      member.expected = member.head OR (member.expected = -2 AND member.place = -1)
+      ORDER BY member.number) INTO accepted
+    FROM unnest(member_expected, heads, places) WITH ORDINALITY member(expected, head, place, number);
+
+    SELECT array_agg(repeated.member), array_agg(repeated.position), array_agg(repeated.revision)
+    INTO repeated_members, repeated_positions, repeated_revisions
+    FROM (
+      SELECT asked.member, max(stored.position) AS position, max(stored.revision) AS revision
+      FROM unnest(event_members, event_numbers, event_streams, event_ids) asked(member, number, stream, id)
+      LEFT JOIN LATERAL (
+        SELECT e.position, e.revision, e.id FROM rollcall_log.events e
+        WHERE e.stream = asked.stream AND e.revision = places[asked.member] + asked.number - 1
+        LIMIT 1
+      ) stored ON true
+      WHERE places[asked.member] >= 0
+      GROUP BY asked.member
+      HAVING bool_and(coalesce(stored.id = asked.id, false))
+    ) repeated;
   END IF;
 
   INSERT INTO rollcall_log.events (position, stream, revision, id, type, version, data, metadata)

@@ -1,0 +1,44 @@
+/** Events for tests of the log, which knows nothing of tasks. */
+import { randomUUID } from 'node:crypto'
+import type { Append, EncodedEvent, EventLog, Expected, StoredEvent } from '../../src/eventlog/event-log.ts'
+
+export const anEvent = (fields: Partial<EncodedEvent> = {}): EncodedEvent => ({
+  id: randomUUID(),
+  type: 'SomethingHappened',
+  version: 1,
+  data: '{"some":"data"}',
+  metadata: '{"at":1}',
+  ...fields,
+})
+
+export const someEvents = (count: number, fields: Partial<EncodedEvent> = {}): EncodedEvent[] =>
+  Array.from({ length: count }, () => anEvent(fields))
+
+export const aStream = (): string => `test-${randomUUID()}`
+
+export const anAppend = (fields: Partial<Append> = {}): Append => ({
+  stream: aStream(),
+  expected: 'no_stream' as Expected,
+  events: [anEvent()],
+  ...fields,
+})
+
+/** The whole stream, page by page. */
+export async function wholeStream(log: EventLog, stream: string, limit = 1_000): Promise<StoredEvent[]> {
+  const events: StoredEvent[] = []
+  for (let from: number | null = 0; from !== null; ) {
+    const slice = await log.readStream(stream, from, limit)
+    events.push(...slice.events)
+    from = slice.next
+  }
+  return events
+}
+
+/** The fields that were given to the log. */
+export const given = ({ id, type, version, data, metadata }: EncodedEvent): EncodedEvent => ({
+  id,
+  type,
+  version,
+  data,
+  metadata,
+})
