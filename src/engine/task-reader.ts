@@ -51,15 +51,16 @@ export class TaskReader {
 
   /** Many tasks as they stand in the log now, each with what could be made of it. @throws LogUnavailableError */
   async readMany(taskIds: readonly string[]): Promise<Map<string, Loaded>> {
+    // An id that is asked twice is read once.
     const known = new Map(taskIds.map(id => [id, this.#cache.get(id)]))
     const streams = await this.#log.readStreams(
-      taskIds.map(id => ({ stream: streamOf(id), fromRevision: (known.get(id)?.revision ?? -1) + 1 })),
+      [...known].map(([id, task]) => ({ stream: streamOf(id), fromRevision: (task?.revision ?? -1) + 1 })),
     )
     const loaded = new Map<string, Loaded>()
-    for (const id of taskIds) {
+    for (const [id, before] of known) {
       const events = streams.get(streamOf(id)) ?? []
       try {
-        const task = fold(id, known.get(id) ?? null, events.map(decodeEvent))
+        const task = fold(id, before, events.map(decodeEvent))
         loaded.set(id, task ? { kind: 'task', task } : { kind: 'absent' })
         if (task && events.length > 0) {
           const bytes = events.reduce((sum, event) => sum + event.data.length, 0)

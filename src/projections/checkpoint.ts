@@ -39,7 +39,8 @@ export async function acquire(
 }
 
 /**
- * Moves the checkpoint by compare-and-set and renews the lease, in the transaction that wrote the rows.
+ * Moves the checkpoint by compare-and-set and renews the lease, in the transaction that wrote the rows. A lease
+ * that ended meanwhile is no reason to throw the batch away as long as nobody has taken it.
  *
  * @param eventAt when the last event happened, for the lag; null keeps it
  * @throws ProjectorFencedError when the row is not where this projector left it
@@ -58,7 +59,7 @@ export async function advance(
     text: `UPDATE rollcall.projectors
               SET log_id = $3, position = $4, event_id = $5, event_at = COALESCE($6, event_at),
                   held_until = clock_timestamp() + $7 * interval '1 millisecond', moved_at = clock_timestamp()
-            WHERE name = $1 AND holder = $2 AND position IS NOT DISTINCT FROM $8 AND held_until > clock_timestamp()`,
+            WHERE name = $1 AND holder = $2 AND position IS NOT DISTINCT FROM $8`,
     values: [
       name,
       holder,

@@ -1,6 +1,8 @@
 /** Writes tasks into every read model, in the caller's transaction. */
+import type { Pool, PoolClient } from 'pg'
 import { isOpen, type Task } from '../domain/task.ts'
-import type { Queryable } from './database.ts'
+import type { Loaded } from '../engine/task-reader.ts'
+import { inTransaction, isUnfit, type Queryable } from './database.ts'
 import { armDeadlines } from './deadlines.ts'
 import { moveTasks, rewriteTasks } from './tasks.ts'
 import { followWork } from './work-state.ts'
@@ -19,11 +21,78 @@ export async function project(db: Queryable, tasks: readonly Task[]): Promise<Ta
   return moved
 }
 
-/** Writes these folds in place, whatever the rows said: repair while the service runs. */
+/** A task whose rows cannot be written, or whose stream cannot be folded. */
+export interface SetAside {
+  taskId: string
+  revision: number
+  reason: string
+}
+
+/**
+ * As `project`, one task after the other: the way to find the one that the database refuses, when it has refused
+ * them together. That task is to be set aside, and stops nobody else.
+ */
+export async function projectEach(
+  client: PoolClient,
+  tasks: readonly Task[],
+): Promise<{ moved: Task[]; aside: SetAside[] }> {
+  const moved: Task[] = []
+  const aside: SetAside[] = []
+  for (const task of tasks) {
+    await client.query('SAVEPOINT one_task')
+    try {
+      moved.push(...(await project(client, [task])))
+      await client.query('RELEASE SAVEPOINT one_task')
+    } catch (error) {
+      if (!isUnfit(error)) throw error
+      await client.query('ROLLBACK TO SAVEPOINT one_task')
+      aside.push({ taskId: task.taskId, revision: task.revision, reason: (error as Error).message })
+    }
+  }
+  return { moved, aside }
+}
+
+/** Writes these folds in place, whatever the rows said. */
 export async function rewrite(db: Queryable, tasks: readonly Task[]): Promise<void> {
   if (tasks.length === 0) return
   await rewriteTasks(db, tasks)
   await follow(db, tasks)
+}
+
+/**
+ * Repairs tasks while the service runs: folds them again from their streams and writes their rows in place. Rows
+ * are locked before the streams are read, so that none goes back behind what the projector writes meanwhile;
+ * rows that are missing are written as the projector would. A task that can be folded is set aside no longer.
+ *
+ * @param read tasks as their streams say now
+ * @returns the tasks whose streams cannot be folded; their rows stay as they are
+ */
+export async function refold(
+  pool: Pool,
+  read: (taskIds: readonly string[]) => Promise<Map<string, Loaded>>,
+  taskIds: readonly string[],
+): Promise<string[]> {
+  return inTransaction(pool, async client => {
+    const found = await client.query<{ task_id: string }>(
+      'SELECT task_id FROM rollcall.tasks WHERE task_id = ANY ($1::uuid[]) ORDER BY task_id FOR UPDATE',
+      [taskIds],
+    )
+    const locked = new Set(found.rows.map(row => row.task_id))
+    const loaded = [...(await read(taskIds))]
+    const tasks = loaded.flatMap(([, one]) => (one.kind === 'task' ? [one.task] : []))
+    await rewrite(
+      client,
+      tasks.filter(task => locked.has(task.taskId)),
+    )
+    await project(
+      client,
+      tasks.filter(task => !locked.has(task.taskId)),
+    )
+    await client.query('DELETE FROM rollcall.set_aside WHERE task_id = ANY ($1::uuid[])', [
+      tasks.map(task => task.taskId),
+    ])
+    return loaded.flatMap(([taskId, one]) => (one.kind === 'broken' ? [taskId] : []))
+  })
 }
 
 async function follow(db: Queryable, moved: readonly Task[]): Promise<void> {

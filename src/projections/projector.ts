@@ -21,8 +21,8 @@ import {
   type StoredEvent,
 } from '../eventlog/event-log.ts'
 import { acquire, advance, giveUp, ProjectorFencedError, renew } from './checkpoint.ts'
-import { inTransaction } from './database.ts'
-import { project } from './projection.ts'
+import { inTransaction, isUnfit } from './database.ts'
+import { project, projectEach, type SetAside } from './projection.ts'
 
 export interface ProjectorOptions {
   log: EventLog
@@ -43,12 +43,6 @@ export const PROJECTOR_NAME = 'tasks'
 const WRITTEN_MAX = 20_000
 const RESTART_MS = { first: 100, longest: 2_000 }
 
-interface SetAside {
-  taskId: string
-  revision: number
-  reason: string
-}
-
 export class Projector {
   readonly #options: ProjectorOptions
   readonly #leaseMs: number
@@ -61,6 +55,7 @@ export class Projector {
   #running: Promise<void> | null = null
   #checkpoint: Checkpoint | null = null
   #renewedAt = 0
+  #pauseMs = RESTART_MS.first
   mode: 'stopped' | 'standing_by' | 'projecting' | 'halted' = 'stopped'
 
   constructor(options: ProjectorOptions) {
@@ -86,7 +81,6 @@ export class Projector {
 
   async #run(signal: AbortSignal): Promise<void> {
     const { pool, logger, standbyMs = 1_000 } = this.#options
-    let pauseMs = RESTART_MS.first
     while (!signal.aborted) {
       this.mode = 'standing_by'
       try {
@@ -102,7 +96,6 @@ export class Projector {
         this.#written.clear()
         this.#renewedAt = performance.now()
         await this.#options.log.follow(held.checkpoint, batch => this.#handle(batch), signal)
-        pauseMs = RESTART_MS.first
       } catch (error) {
         if (error instanceof LogWentBackwardsError) {
           this.mode = 'halted'
@@ -111,8 +104,9 @@ export class Projector {
         }
         if (error instanceof ProjectorFencedError) logger.warn({ err: error }, 'standing by')
         else logger.error({ err: error }, 'projecting failed, beginning again from the checkpoint')
-        await sleep(pauseMs, signal)
-        pauseMs = Math.min(pauseMs * 2, RESTART_MS.longest)
+        this.mode = 'standing_by'
+        await sleep(this.#pauseMs, signal)
+        this.#pauseMs = Math.min(this.#pauseMs * 2, RESTART_MS.longest)
       }
     }
     await giveUp(pool, PROJECTOR_NAME, this.#holder).catch(error =>
@@ -121,7 +115,7 @@ export class Projector {
   }
 
   async #handle(batch: readonly StoredEvent[]): Promise<void> {
-    const { pool, logger, log, onMoved } = this.#options
+    const { pool, logger, onMoved } = this.#options
     const last = batch.at(-1)
     if (!last) {
       if (performance.now() - this.#renewedAt < this.#leaseMs / 4) return
@@ -129,24 +123,49 @@ export class Projector {
       this.#renewedAt = performance.now()
       return
     }
-    const { tasks, aside } = await this.#foldBatch(batch)
-    const to: Checkpoint = { logId: log.id, position: last.position, eventId: last.id }
-    const newest = tasks.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null)
-    const moved = await inTransaction(pool, async client => {
-      const written = await project(client, tasks)
-      for (const one of aside)
-        await client.query(
-          `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
-          [one.taskId, one.revision, one.reason],
-        )
-      await advance(client, PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint, to, newest)
-      return written
-    })
-    for (const one of aside) logger.error(one, 'task set aside: its stream cannot be read')
+    const { tasks, aside: unread } = await this.#foldBatch(batch)
+    const { moved, aside } = await this.#write(tasks, unread, last)
+    for (const one of aside) logger.error(one, 'task set aside: it cannot be projected')
     for (const task of tasks) this.#written.set(task.taskId, task.revision)
-    this.#checkpoint = to
     this.#renewedAt = performance.now()
+    this.#pauseMs = RESTART_MS.first
     onMoved?.(moved)
+  }
+
+  /** One transaction: the rows, the tasks set aside, the checkpoint. */
+  async #write(
+    tasks: readonly Task[],
+    unread: readonly SetAside[],
+    last: StoredEvent,
+  ): Promise<{ moved: Task[]; aside: SetAside[] }> {
+    const { pool, log } = this.#options
+    const to: Checkpoint = { logId: log.id, position: last.position, eventId: last.id }
+    const write = (all: boolean) =>
+      inTransaction(
+        pool,
+        async client => {
+          const { moved, aside: unfit } = all
+            ? { moved: await project(client, tasks), aside: [] }
+            : await projectEach(client, tasks)
+          const aside = [...unread, ...unfit]
+          for (const one of aside)
+            await client.query(
+              `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+              [one.taskId, one.revision, one.reason],
+            )
+          const newest = moved.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null)
+          await advance(client, PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint, to, newest)
+          return { moved, aside }
+        },
+        // A process that is stopped in the middle of it must not keep the others waiting longer than its lease.
+        this.#leaseMs,
+      )
+    const written = await write(true).catch(error => {
+      if (isUnfit(error)) return write(false)
+      throw error
+    })
+    this.#checkpoint = to
+    return written
   }
 
   /**

@@ -163,7 +163,10 @@ function openPool(databaseUrl: string, logger: Logger): pg.Pool {
     options: '-c timezone=UTC -c datestyle=ISO',
   })
   // An idle connection that breaks is no reason to end the process (PITFALLS P11).
-  pool.on('error', error => logger.warn({ err: error }, 'an idle database connection broke'))
+  // Its error carries the whole connection along, which nobody wants to read in a log.
+  pool.on('error', (error: Error & { code?: string }) =>
+    logger.warn({ code: error.code, reason: error.message }, 'an idle database connection broke'),
+  )
   return pool
 }
 

@@ -35,7 +35,7 @@ const TAKE = {
       SELECT task_id, attempt FROM rollcall.offers WHERE claim_id = $3
     ), picked AS (
       SELECT r.task_id
-        FROM unnest($1::text[]) AS asked (type)
+        FROM (SELECT DISTINCT type FROM unnest($1::text[]) AS named (type)) AS asked
        CROSS JOIN LATERAL (
              SELECT task_id, priority, pending_since FROM rollcall.ready
               WHERE type = asked.type
@@ -90,15 +90,19 @@ export class Claims {
   async claim(claim: Claim, signal: AbortSignal): Promise<ProcessingTask[]> {
     const until = performance.now() + claim.waitMs
     for (;;) {
-      const started = await this.#takeAndStart(claim)
-      const leftMs = until - performance.now()
-      if (started.length > 0 || leftMs <= 0 || signal.aborted) return started
-      await this.#signal.wait(claim.types, claim.max, Math.min(leftMs, LOOK_MS), signal)
+      const look = this.#signal.look(claim.types)
+      try {
+        const started = await this.#takeAndStart(claim)
+        const leftMs = until - performance.now()
+        if (started.length > 0 || leftMs <= 0 || signal.aborted) return started
+        await look.wait(claim.max, Math.min(leftMs, LOOK_MS), signal)
+      } finally {
+        look.end()
+      }
       if (signal.aborted) return []
     }
   }
 
-  /** One take at a time for a claim id: a repetition must see what the request before it has taken. */
   async #takeAndStart(claim: Claim): Promise<ProcessingTask[]> {
     const before = this.#taking.get(claim.claimId) ?? Promise.resolve([])
     const taking = before.catch(() => []).then(() => this.#takeAndStartNow(claim))

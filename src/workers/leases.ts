@@ -38,8 +38,20 @@ const BEAT = {
            last_heartbeat_at = clock_timestamp(), progress = COALESCE(b.progress, l.progress)
       FROM json_to_recordset($1::json) AS b (task_id uuid, attempt integer, token_hash text, progress real)
      WHERE l.task_id = b.task_id AND l.attempt = b.attempt AND l.token_hash = b.token_hash AND NOT l.lost
-     RETURNING l.task_id, l.held_until`,
+     RETURNING l.task_id, l.attempt, l.token_hash, l.held_until`,
 }
+
+interface BeatRow {
+  task_id: string
+  attempt: number
+  token_hash: string
+  held_until: Date
+}
+
+/** What a beat is for: one worker may hold a task's attempt and still believe in an earlier one of the same task. */
+const leaseOf = (taskId: string, attempt: number, leaseTokenHash: string): string =>
+  `${taskId}/${attempt}/${leaseTokenHash}`
+const leaseOfBeat = (beat: Heartbeat): string => leaseOf(beat.taskId, beat.attempt, beat.leaseTokenHash)
 
 export class Leases {
   readonly #pool: Pool
@@ -53,7 +65,7 @@ export class Leases {
   /** Takes heartbeats; the results stand in the order of the beats. */
   async heartbeat(beats: readonly Heartbeat[]): Promise<HeartbeatResult[]> {
     const held = await this.#beat(beats)
-    const missing = beats.filter(beat => !held.has(beat.taskId))
+    const missing = beats.filter(beat => !held.has(leaseOfBeat(beat)))
     const loaded =
       missing.length > 0 ? await this.#engine.readMany(missing.map(beat => beat.taskId)) : new Map()
     // The row is missing, or not this attempt's yet, while the log says the worker runs it: a full lease first.
@@ -67,14 +79,15 @@ export class Leases {
         entitled.map(({ task }) => task),
       )
       const granted = await this.#beat(entitled.map(({ beat }) => beat))
-      for (const [taskId, until] of granted) held.set(taskId, until)
+      for (const [lease, until] of granted) held.set(lease, until)
     }
     return beats.map(beat => {
-      const until = held.get(beat.taskId)
+      const until = held.get(leaseOfBeat(beat))
       return until ? { state: 'held', until } : notHeld(taskOf(loaded.get(beat.taskId)), beat)
     })
   }
 
+  /** The ends of the leases that were held. */
   async #beat(beats: readonly Heartbeat[]): Promise<Map<string, Date>> {
     const rows = beats.map(beat => ({
       task_id: beat.taskId,
@@ -82,11 +95,13 @@ export class Leases {
       token_hash: beat.leaseTokenHash,
       progress: beat.progress,
     }))
-    const beaten = await this.#pool.query<{ task_id: string; held_until: Date }>({
+    const beaten = await this.#pool.query<BeatRow>({
       ...BEAT,
       values: [JSON.stringify(rows)],
     })
-    return new Map(beaten.rows.map(row => [row.task_id, row.held_until]))
+    return new Map(
+      beaten.rows.map(row => [leaseOf(row.task_id, row.attempt, row.token_hash), row.held_until]),
+    )
   }
 
   /** The signals of a running task, null where there are none for its attempt. */

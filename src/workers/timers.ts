@@ -112,34 +112,46 @@ export class Timers {
     await this.#sweeps.sweep()
   }
 
-  /** After a gap in the ticks every lease that was not taken yet is given anew, before any is looked at. */
+  /**
+   * After a gap in the ticks every lease that was not taken yet is given anew, before any is looked at. Timers of
+   * other processes wait at the row of ticks until that is done.
+   */
   async #heedGap(): Promise<void> {
-    const ticked = await this.#options.pool.query<{ gap_ms: string }>(
-      `WITH last AS (SELECT ticked_at FROM rollcall.timer_ticks FOR UPDATE),
-            ticked AS (INSERT INTO rollcall.timer_ticks DEFAULT VALUES
-                       ON CONFLICT (one) DO UPDATE SET ticked_at = clock_timestamp())
-       SELECT (extract(epoch FROM clock_timestamp() - ticked_at) * 1000)::bigint AS gap_ms FROM last`,
-    )
-    // No row: the work state was lost with everything in it, which is a gap of unknown length.
-    const gapMs = Number(ticked.rows[0]?.gap_ms ?? Number.POSITIVE_INFINITY)
-    if (gapMs < GAP_MS) return
-    const granted = await this.#options.pool.query(
-      `UPDATE rollcall.leases SET held_until = clock_timestamp() + lease_ms * interval '1 millisecond'
-        WHERE NOT lost AND held_until < clock_timestamp() + lease_ms * interval '1 millisecond'`,
-    )
-    if (granted.rowCount)
-      this.#options.logger.warn(
-        { gapMs, leases: granted.rowCount },
-        'the timers had a gap: leases are granted anew',
+    const { pool, logger } = this.#options
+    const ticked = await pool.query({
+      name: 'timers-tick',
+      text: `WITH last AS (SELECT ticked_at FROM rollcall.timer_ticks FOR UPDATE)
+             UPDATE rollcall.timer_ticks SET ticked_at = clock_timestamp() FROM last
+              WHERE clock_timestamp() - last.ticked_at < $1 * interval '1 millisecond'`,
+      values: [GAP_MS],
+    })
+    if (ticked.rowCount) return
+    await inTransaction(pool, async client => {
+      const last = await client.query<{ gap_ms: string }>(
+        `SELECT (extract(epoch FROM clock_timestamp() - ticked_at) * 1000)::bigint AS gap_ms
+           FROM rollcall.timer_ticks FOR UPDATE`,
       )
+      const gapMs = Number(last.rows[0]?.gap_ms ?? 0)
+      // Another process may have seen the gap first.
+      if (gapMs < GAP_MS) return
+      const granted = await client.query(
+        `UPDATE rollcall.leases SET held_until = clock_timestamp() + lease_ms * interval '1 millisecond'
+          WHERE NOT lost AND held_until < clock_timestamp() + lease_ms * interval '1 millisecond'`,
+      )
+      await client.query('UPDATE rollcall.timer_ticks SET ticked_at = clock_timestamp()')
+      if (granted.rowCount)
+        logger.warn({ gapMs, leases: granted.rowCount }, 'the timers had a gap: leases are granted anew')
+    })
   }
 
   async #fireDeadlines(): Promise<void> {
     for (let pages = 0; pages < PAGES_PER_TICK; pages++) {
       const due = await this.#options.pool.query<DueRow>({
         name: 'deadlines-due',
-        text: `SELECT task_id, timer, attempt, due_at::text AS due_at FROM rollcall.deadlines
+        // What is set aside waits for a person; asking it again at every tick would only fill the logs.
+        text: `SELECT task_id, timer, attempt, due_at::text AS due_at FROM rollcall.deadlines d
                 WHERE due_at <= clock_timestamp() AND (due_at, task_id) > ($1::timestamptz, $2::uuid)
+                  AND NOT EXISTS (SELECT 1 FROM rollcall.set_aside s WHERE s.task_id = d.task_id)
                 ORDER BY due_at, task_id LIMIT ${PAGE}`,
         values: [
           this.#cursor?.dueAt ?? '-infinity',
