@@ -45,7 +45,9 @@ export const originHeaders = (): Record<string, string> => ({
 
 function userName(): string {
   // Headers carry visible ASCII; in a container the user may have no name at all.
-  const name = systemUser().replace(/[^\x20-\x7e]/g, '?').trim()
+  const name = systemUser()
+    .replace(/[^\x20-\x7e]/g, '?')
+    .trim()
   return name.slice(0, 128) || 'unknown'
 }
 

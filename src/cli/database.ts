@@ -1,5 +1,5 @@
 /** What a command asks of a database before it works on it. */
-import { CliError, EXIT } from './failures.ts'
+import { CliError, EXIT, SELF } from './failures.ts'
 
 const CONNECT_TIMEOUT_MS = 10_000
 
@@ -23,7 +23,7 @@ export async function assertMigrated(connectionString: string): Promise<void> {
     if (!rows[0]?.migrated)
       throw new CliError(
         'not_migrated',
-        `The database ${placeOf(connectionString)} was not prepared for Rollcall. Run rollcall migrate with the same --database-url.`,
+        `The database ${placeOf(connectionString)} was not prepared for Rollcall. Run ${SELF} migrate with the same --database-url.`,
         EXIT.usage,
       )
   } catch (error) {
@@ -39,7 +39,9 @@ export function databaseError(error: unknown, connectionString: string): unknown
   const { code, message } = rootOf(error)
   const where = placeOf(connectionString)
   if (/^(28|3D)/.test(code))
-    return new CliError('database_refused', `The database ${where} refuses: ${message}.`, EXIT.usage, { cause: error })
+    return new CliError('database_refused', `The database ${where} refuses: ${message}.`, EXIT.usage, {
+      cause: error,
+    })
   if (/^(E[A-Z]+|57P03|53300|08.*)$/.test(code) || /timeout|terminated/i.test(message))
     return new CliError(
       'database_unreachable',

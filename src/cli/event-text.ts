@@ -52,7 +52,11 @@ function words(event: TaskEvent, at: number): string {
   }
 }
 
-const FAILED_BECAUSE = { not_retryable: 'not retryable', no_attempts_left: 'no attempts left' } as const
+const FAILED_BECAUSE = {
+  not_retryable: 'not retryable',
+  no_attempts_left: 'no attempts left',
+  lifecycle: 'by its lifecycle',
+} as const
 
 const errorText = ({ code, message }: TaskError): string => `${code}: ${message}`
 

@@ -17,6 +17,9 @@ export const EXIT = {
   interrupted: 130,
 } as const
 
+/** How whoever reads this can call the command: npx and npm scripts run it where it is on no path. */
+export const SELF = process.env.npm_execpath ? 'npx rollcall' : 'rollcall'
+
 /** A failure with its exit code. The message says what is wrong and what to do about it. */
 export class CliError extends Error {
   readonly code: string
@@ -98,7 +101,9 @@ function refusalOf({ code, status, detail, errors }: RollcallError, url: string)
     const told = `What answers at ${url} is not Rollcall: ${detail}`
     return { ...failure, detail: told, exitCode: EXIT.unreachable }
   }
+  // The usual reason is that another service was meant.
+  if (code === 'not_found') return { ...failure, detail: `${detail} ${url} was asked.`, exitCode: EXIT.no }
   return { ...failure, exitCode: EXIT.no }
 }
 
-const START_HINT = 'Start one with "rollcall dev", or say where it is with --url or ROLLCALL_URL.'
+const START_HINT = `Start one with "${SELF} dev", or say where it is with --url or ROLLCALL_URL.`

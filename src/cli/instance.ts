@@ -51,8 +51,10 @@ export async function startInstance(options: InstanceOptions): Promise<Instance>
   const postgres = await startEmbeddedPostgres({ dataDir: options.dataDir, onLog })
   // Opened once the folder is ours: another Rollcall's log must not be turned over.
   let file: LogFile | null = null
+  let failing = false
   try {
-    file = new LogFile(options.dataDir, { onAttention: options.onAttention })
+    const onAttention = (line: string) => !failing && options.onAttention(line)
+    file = new LogFile(options.dataDir, { onAttention })
     logger = createLogger(options.logLevel, file)
     for (const line of early) onLog(line)
     await migrate(postgres.url, logger)
@@ -61,6 +63,8 @@ export async function startInstance(options: InstanceOptions): Promise<Instance>
     })
     return new RunningInstance(options, postgres, service, logger, file, onLog)
   } catch (error) {
+    // The caller tells it; the log keeps it.
+    failing = true
     logger?.fatal({ err: error }, 'the start failed')
     await postgres.stop()
     file?.close()
@@ -148,12 +152,16 @@ class RunningInstance implements Instance {
       restarts.push(now)
       const recent = restarts.filter(at => now - at < RESTARTS.withinMs).length
       if (recent > RESTARTS.max)
-        return this.#fail(databaseError(`it ended ${recent} times in ${RESTARTS.withinMs / 60_000} minutes, last by ${how}`))
+        return this.#fail(
+          databaseError(`it ended ${recent} times in ${RESTARTS.withinMs / 60_000} minutes, last by ${how}`),
+        )
       this.logger.error({ how, restart: recent }, 'the database ended by itself and is started again')
       try {
         await this.#restart()
       } catch (error) {
-        return this.#fail(databaseError(`it ended by ${how} and does not start again: ${(error as Error).message}`))
+        return this.#fail(
+          databaseError(`it ended by ${how} and does not start again: ${(error as Error).message}`),
+        )
       }
     }
   }

@@ -87,7 +87,11 @@ const lostLine = (path: string, error: unknown): string =>
   `${JSON.stringify({ level: 50, msg: `the log ${path} cannot be written: ${(error as Error).message}` })}\n`
 
 /** Shows log lines that need attention: as JSON for programs, as a sentence for people, within a bound. */
-export function attentionOnStderr(paint: { json: boolean; yellow: (text: string) => string; dim: (text: string) => string }) {
+export function attentionOnStderr(paint: {
+  json: boolean
+  yellow: (text: string) => string
+  dim: (text: string) => string
+}) {
   let since = Number.NEGATIVE_INFINITY
   let shown = 0
   return (line: string): void => {
@@ -99,7 +103,9 @@ export function attentionOnStderr(paint: { json: boolean; yellow: (text: string)
     shown++
     if (shown > SHOWN.lines) return
     const more = shown === SHOWN.lines ? ' (more like this goes to the log only)' : ''
-    process.stderr.write(paint.json ? line : `${paint.yellow('warning:')} ${sentenceOf(line)}${paint.dim(more)}\n`)
+    process.stderr.write(
+      paint.json ? line : `${paint.yellow('warning:')} ${sentenceOf(line)}${paint.dim(more)}\n`,
+    )
   }
 }
 

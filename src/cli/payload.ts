@@ -35,7 +35,9 @@ async function readAll(stream: AsyncIterable<Buffer | string>, name: string): Pr
     parts.push(Buffer.from(part))
     bytes += part.length
     if (bytes > MAX_BYTES)
-      throw usageError(`The payload of ${name} is larger than ${MAX_BYTES} bytes; store it elsewhere and send its address.`)
+      throw usageError(
+        `The payload of ${name} is larger than ${MAX_BYTES} bytes; store it elsewhere and send its address.`,
+      )
   }
   return Buffer.concat(parts)
 }
@@ -46,8 +48,12 @@ async function parseExactly(body: Buffer, name: string): Promise<unknown> {
   try {
     return parseJsonBody(body)
   } catch (cause) {
-    const why = (cause as Error).message.replace(/^The body/, 'It')
-    const hint = name === 'the payload' ? ` A text needs its quotes: '"hello"'.` : ''
-    throw usageError(`${name[0]!.toUpperCase()}${name.slice(1)} cannot be sent. ${why}${hint}`, 'usage', { cause })
+    const { code, message } = cause as Error & { code?: string }
+    const why = message.replace(/^The body/, 'It').replace(/\.?$/, '.')
+    const hint =
+      code === 'invalid_json' && name === 'the payload' ? ` A text needs its quotes: '"hello"'.` : ''
+    throw usageError(`${name[0]!.toUpperCase()}${name.slice(1)} cannot be sent. ${why}${hint}`, 'usage', {
+      cause,
+    })
   }
 }

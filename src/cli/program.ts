@@ -15,27 +15,37 @@ import { addServe } from './commands/serve.ts'
 import { addSubmit } from './commands/submit.ts'
 import { addWorker } from './commands/worker.ts'
 import { DEFAULT_URL } from './connection.ts'
-import { CliError, EXIT } from './failures.ts'
+import { CliError, EXIT, SELF } from './failures.ts'
 import { endWithReader, Terminal } from './terminal.ts'
+
+const BEGIN = [
+  ['demo', '200 tasks through failures and crashes, counted at the end'],
+  ['dev', `a service at ${DEFAULT_URL}, data in .rollcall`],
+  [`submit echo '{"hello":"world"}'`, 'a task for it'],
+  ['worker --type echo --exec cat', 'a worker: any program is the handler'],
+  ['list', 'what became of it'],
+].map(([command, what]) => `  ${`${SELF} ${command}`.padEnd(48)} ${what}`)
 
 const EPILOGUE = `
 Begin here:
-  rollcall demo                                    200 tasks through failures and crashes, counted at the end
-  rollcall dev                                     a service at ${DEFAULT_URL}, data in .rollcall
-  rollcall submit echo '{"hello":"world"}'         a task for it
-  rollcall worker --type echo --exec 'cat'         a worker: any program is the handler
-  rollcall list                                    what became of it
+${BEGIN.join('\n')}
 
 Exit codes:
-  0  done    1  the answer is no: refused, not found, failed    2  the command line or a setting cannot be used
-  3  the service does not answer    130  interrupted
+  0    done
+  1    the answer is no: refused, not found, failed
+  2    the command line, a file or a setting cannot be used
+  3    the service, or the database it needs, does not answer
+  130  interrupted
 
-Environment: ROLLCALL_URL in place of --url; NO_COLOR for output without colours.`
+Environment:
+  ROLLCALL_URL  in place of --url
+  NO_COLOR      output without colours`
 
 /** Runs one command line. Never rejects; the exit code is set. */
 export async function run(argv: readonly string[]): Promise<void> {
   endWithReader()
   const program = buildProgram()
+  if (argv.length <= 2) return program.outputHelp()
   try {
     await program.parseAsync(argv)
   } catch (error) {
@@ -44,9 +54,12 @@ export async function run(argv: readonly string[]): Promise<void> {
   }
 }
 
-function buildProgram(): Command {
+/** The whole command line, not yet parsed. */
+export function buildProgram(): Command {
   const program = new Command('rollcall')
-    .description('Tasks that always answer the roll call: submit them, work on them, ask what became of them.')
+    .description(
+      'Tasks that always answer the roll call: submit them, work on them, ask what became of them.',
+    )
     .option('--url <address>', `where the service answers (default: ROLLCALL_URL or ${DEFAULT_URL})`)
     .option('--json', 'output for programs: JSON on stdout, problems as JSON on stderr')
     .version(version(), '--version', 'print the version')
@@ -57,7 +70,6 @@ function buildProgram(): Command {
     .exitOverride()
     // Printed by `conclude`, in the form that was asked for.
     .configureOutput({ writeErr: () => {} })
-  program.action(() => program.outputHelp())
   for (const add of COMMANDS) add(program)
   return program
 }
@@ -83,8 +95,8 @@ function conclude(error: unknown, terminal: Terminal, url = process.env.ROLLCALL
   if (!(error instanceof CommanderError)) return terminal.fail(error, url)
   // Help and version were asked for and printed.
   if (error.exitCode === 0) return EXIT.ok
-  const message = error.message.replace(/^error: /, '')
-  return terminal.fail(new CliError('usage', `${message}\nSee rollcall --help.`, EXIT.usage), url)
+  const message = error.code === 'commander.help' ? 'Say what to do.' : error.message.replace(/^error: /, '')
+  return terminal.fail(new CliError('usage', `${message}\nSee ${SELF} --help.`, EXIT.usage), url)
 }
 
 function version(): string {

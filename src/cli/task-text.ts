@@ -63,8 +63,8 @@ const NEXT: Record<string, string> = {
   total: 'fails unless it ends; due',
 }
 
-function attemptLine({ attempt, maxAttempts, run, status, startedAt }: TaskView): string | null {
-  if (status === 'PENDING' && startedAt === null && attempt === 1) return null
+function attemptLine({ attempt, maxAttempts, run, startedAt }: TaskView): string | null {
+  if (startedAt === null && attempt === 1) return null
   return `${attempt} (at most ${maxAttempts} in a run)${run > 1 ? `, run ${run}` : ''}`
 }
 

@@ -1,6 +1,6 @@
 /** Where a command writes: text for people with colours at a terminal, JSON for programs. */
 import pc from 'picocolors'
-import { type Failure, failureOf } from './failures.ts'
+import { EXIT, type Failure, failureOf } from './failures.ts'
 
 export type Colors = ReturnType<typeof pc.createColors>
 
@@ -79,17 +79,16 @@ function isColorful(stream: NodeJS.WriteStream): boolean {
 }
 
 /**
- * A reader that has seen enough (`| head`) is no failure: the command ends, unless others depend on it (a
- * service), then it only falls silent.
+ * A reader that has seen enough (`| head`) or a terminal that was closed is no failure: the command ends, unless
+ * others depend on it (a service), then it only falls silent.
  */
 export function endWithReader(): void {
-  process.stdout.on('error', error => {
-    if (!isClosedPipe(error)) throw error
-    if (!othersDepend) process.exit()
-  })
-  process.stderr.on('error', error => {
-    if (!isClosedPipe(error)) throw error
-  })
+  for (const stream of [process.stdout, process.stderr])
+    stream.on('error', (error: NodeJS.ErrnoException) => {
+      if (othersDepend) return
+      if (!isReaderGone(error)) process.exitCode = EXIT.no
+      process.exit()
+    })
 }
 
 let othersDepend = false
@@ -99,5 +98,5 @@ export function outliveReader(): void {
   othersDepend = true
 }
 
-const isClosedPipe = (error: NodeJS.ErrnoException): boolean =>
-  error.code === 'EPIPE' || error.code === 'ERR_STREAM_DESTROYED'
+const isReaderGone = ({ code }: NodeJS.ErrnoException): boolean =>
+  code === 'EPIPE' || code === 'EIO' || code === 'ERR_STREAM_DESTROYED'

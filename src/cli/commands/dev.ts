@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { terminalOf } from '../connection.ts'
-import { EXIT } from '../failures.ts'
+import { EXIT, SELF } from '../failures.ts'
 import type { Instance } from '../instance.ts'
 import { type StopSignals, stopSignals } from '../stop-signals.ts'
 import { outliveReader, type Terminal } from '../terminal.ts'
@@ -54,11 +54,16 @@ async function runDev(options: DevOptions, terminal: Terminal, signals: StopSign
   process.exit()
 }
 
-async function start(options: DevOptions, terminal: Terminal): Promise<{ instance: Instance; dataDir: string }> {
+async function start(
+  options: DevOptions,
+  terminal: Terminal,
+): Promise<{ instance: Instance; dataDir: string }> {
   const [{ readConfigFile, readEnvironment, serviceConfig }, { startInstance }, { attentionOnStderr }] =
     await Promise.all([import('../../runtime/config.ts'), import('../instance.ts'), import('../log-file.ts')])
   const { roles: _roles, databaseUrl: _url, ...environment } = readEnvironment()
-  const { databaseUrl: _own, ...config } = serviceConfig(options, environment, { databaseUrl: 'postgres://embedded' })
+  const { databaseUrl: _own, ...config } = serviceConfig(options, environment, {
+    databaseUrl: 'postgres://embedded',
+  })
   const dataDir = options.dataDir ?? environment.dataDir ?? DEFAULT_DATA_DIR
   const { yellow, dim } = terminal.errorColors
   const instance = await startInstance({
@@ -75,7 +80,7 @@ function sayReady({ url, logPath }: Instance, dataDir: string, terminal: Termina
     const address = terminal.colors.bold(terminal.colors.cyan(url))
     return `rollcall is ready at ${address} (data in ${dataDir}, stop with Ctrl-C)`
   })
-  terminal.hint(`its log is ${logPath}; in another terminal try: rollcall submit echo '"hello"'`)
+  terminal.hint(`its log is ${logPath}; in another terminal try: ${SELF} submit echo '"hello"'`)
 }
 
 /** A bug ends the process, as it should; the log says why, and the database is ended by its guard. */

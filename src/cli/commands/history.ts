@@ -28,7 +28,8 @@ export function addHistory(program: Command): void {
       const taskId = id.toLowerCase()
       const lines = terminal.json ? [] : await historyLines(events, terminal)
       terminal.result({ taskId, events, chain: { whole: fault === null, fault } }, () => lines.join('\n'))
-      if (fault !== null) throw new CliError('chain_broken', `The history of ${taskId} is broken: ${fault}.`, EXIT.no)
+      if (fault !== null)
+        throw new CliError('chain_broken', `The history of ${taskId} is broken: ${fault}.`, EXIT.no)
       terminal.hint(`${events.length} events, the chain of hashes is whole`)
     })
 }
@@ -37,7 +38,9 @@ export function addHistory(program: Command): void {
  * Where the chain is broken, null where it is whole: revisions without a gap, each event naming the hash of the
  * one before it. Whether a hash is that of its event's bytes is checked where the bytes are, by the service.
  */
-export function chainFault(events: readonly Pick<HistoryEvent, 'revision' | 'hash' | 'prevHash'>[]): string | null {
+export function chainFault(
+  events: readonly Pick<HistoryEvent, 'revision' | 'hash' | 'prevHash'>[],
+): string | null {
   let before: string | null = null
   for (const [index, { revision, hash, prevHash }] of events.entries()) {
     if (revision !== index) return `event ${index} is missing`

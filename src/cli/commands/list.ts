@@ -2,6 +2,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { TaskList, TaskRow } from '../../api/schemas/tasks.ts'
 import type { Client, ListFilter } from '../../sdk/client.ts'
 import { connect } from '../connection.ts'
+import { SELF } from '../failures.ts'
 import { paintStatus, printable, relative, STATUS_WIDTH } from '../format.ts'
 import type { Column } from '../table.ts'
 import type { Terminal } from '../terminal.ts'
@@ -25,9 +26,10 @@ export function addList(program: Command): void {
     .command('list')
     .description('list tasks, the newest first')
     .addOption(
-      new Option('--status <status>', `only these: ${STATUSES.join(', ')} (repeat, or separate by commas)`).argParser(
-        parseStatuses,
-      ),
+      new Option(
+        '--status <status>',
+        `only these: ${STATUSES.join(', ')} (repeat, or separate by commas)`,
+      ).argParser(parseStatuses),
     )
     .option('--type <type>', 'only of this type')
     .option('--limit <n>', 'how many at most', wholeNumber(1, PAGE_MAX), 50)
@@ -94,7 +96,7 @@ async function printTable(pages: AsyncIterable<TaskList>, terminal: Terminal): P
   if (count === 0) terminal.aside('no tasks')
   else if (last?.nextCursor) terminal.hint(`${count} shown, there are more: --limit, --all`)
   if (last && last.lagSeconds >= 1)
-    terminal.aside(`the list is ${last.lagSeconds} s behind; rollcall get is never`)
+    terminal.aside(`the list is ${last.lagSeconds} s behind; ${SELF} get never is`)
 }
 
 const REMARK = 5
@@ -125,7 +127,15 @@ function cellsOf(task: TaskRow, { colors }: Terminal): string[] {
   ]
 }
 
-function remarkOf({ status, step, worker, errorCode, errorMessage, nextDeadline, resultUrl }: TaskRow): string {
+function remarkOf({
+  status,
+  step,
+  worker,
+  errorCode,
+  errorMessage,
+  nextDeadline,
+  resultUrl,
+}: TaskRow): string {
   if (status === 'PROCESSING') return printable([step, worker].filter(part => part !== null).join(' by '))
   if (status === 'SUCCESS') return resultUrl === null ? '' : printable(resultUrl)
   if (status === 'CANCELLED') return printable(errorMessage ?? '')

@@ -24,7 +24,11 @@ export function addServe(program: Command): void {
   program
     .command('serve')
     .description('run roles of the service on a database of yours, migrated before by rollcall migrate')
-    .option('--roles <roles>', 'which, separated by commas (default: ROLLCALL_ROLES or api,projector,timers)', collect)
+    .option(
+      '--roles <roles>',
+      'which, separated by commas (default: ROLLCALL_ROLES or api,projector,timers)',
+      collect,
+    )
     .option('--database-url <address>', 'the database, postgres://… (default: ROLLCALL_DATABASE_URL)')
     .option('--port <port>', 'where to listen (default: 8080)', parsePort)
     .option('--host <host>', 'the address to listen on (default: 127.0.0.1)')

@@ -1,7 +1,7 @@
 import type { Command } from 'commander'
 import type { Client, SubmitTask, TaskView } from '../../sdk/client.ts'
 import { connect } from '../connection.ts'
-import { EXIT, usageError } from '../failures.ts'
+import { EXIT, SELF, usageError } from '../failures.ts'
 import { readPayload } from '../payload.ts'
 import { brief, describeTask } from '../task-text.ts'
 import type { Terminal } from '../terminal.ts'
@@ -79,7 +79,12 @@ function fieldsOf(options: SubmitOptions): Omit<SubmitTask, 'type'> {
   })
 }
 
-async function waitForEnd(client: Client, task: TaskView, timeoutMs: number, terminal: Terminal): Promise<void> {
+async function waitForEnd(
+  client: Client,
+  task: TaskView,
+  timeoutMs: number,
+  terminal: Terminal,
+): Promise<void> {
   terminal.hint(`${task.taskId} is accepted; waiting for its end (Ctrl-C stops the waiting, not the task)`)
   try {
     const ended = await client.waitFor(task.taskId, { timeoutMs })
@@ -89,7 +94,7 @@ async function waitForEnd(client: Client, task: TaskView, timeoutMs: number, ter
     if (!isTimeout(error)) throw error
     const now = await client.get(task.taskId)
     terminal.result(now, () => describeTask(now, terminal))
-    terminal.aside(`not finished in time; look again with: rollcall get ${task.taskId}`)
+    terminal.aside(`not finished in time; look again with: ${SELF} get ${task.taskId}`)
     process.exitCode = EXIT.no
   }
 }

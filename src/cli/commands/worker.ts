@@ -1,4 +1,4 @@
-import { type Command, InvalidArgumentError } from 'commander'
+import { type Command, InvalidArgumentError, Option } from 'commander'
 import { terminalOf, urlOf } from '../connection.ts'
 import { EXIT, usageError } from '../failures.ts'
 import { cut, printable, spell } from '../format.ts'
@@ -14,6 +14,9 @@ interface WorkerOptions {
   drain: number
   grace: number
 }
+
+/** The grace of programs when a worker is asked to stop a second time. */
+const HURRY_MS = 1_000
 
 const HELP = `
 The program runs through the shell (sh -c) once for every attempt:
@@ -35,8 +38,16 @@ export function addWorker(program: Command): void {
     .requiredOption('--exec <command>', 'the program, with its arguments')
     .option('--concurrency <n>', 'programs at once', wholeNumber(1, 1_000), 1)
     .option('--name <name>', "the worker's name in histories (default: host, pid and a random part)")
-    .option('--drain <duration>', 'how long running programs may go on when the worker is stopped', parseDuration, 10_000)
-    .option('--grace <duration>', 'between SIGTERM and SIGKILL for a program', parseDuration, 5_000)
+    .addOption(
+      new Option('--drain <duration>', 'how long running programs may go on when the worker is stopped')
+        .argParser(parseDuration)
+        .default(10_000, '10s'),
+    )
+    .addOption(
+      new Option('--grace <duration>', 'between SIGTERM and SIGKILL for a program')
+        .argParser(parseDuration)
+        .default(5_000, '5s'),
+    )
     .addHelpText('after', HELP)
     .action(async (options: WorkerOptions, command: Command) => {
       outliveReader()
@@ -81,6 +92,8 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
     logger: loggerFor(terminal),
     ...(options.name !== undefined && { worker: options.name }),
   })
+  // Whatever ends this process, an error nobody caught included: its programs end with it.
+  process.on('exit', () => handler.killAll())
   worker.start()
   terminal.hint(`${worker.name} works on ${options.type.join(', ')} from ${url} (stop with Ctrl-C)`)
 
@@ -88,18 +101,17 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
   terminal.hint('stopping: what runs may finish…')
   const stopped = worker.stop()
   const hurry = Promise.race([signals.askedAgain, gone])
-  await untilIdle(worker, options.drain, hurry)
-  await handler.endAll(options.grace)
+  const hurried = await untilIdle(worker, options.drain, hurry)
+  await handler.endAll(hurried ? Math.min(HURRY_MS, options.grace) : options.grace)
   // Nothing runs any more: the tasks go back now, not when the time is over.
   await worker.stop({ drainMs: 0 })
   await stopped
-  handler.killAll()
   if (why !== null) throw usageError(`--exec ${JSON.stringify(options.exec)} cannot be run any more: ${why}.`)
   process.exit(EXIT.ok)
 }
 
-/** Resolves when nothing runs, after `ms`, or when it is to be quick. */
-async function untilIdle(worker: { running: number }, ms: number, hurry: Promise<unknown>): Promise<void> {
+/** Resolves when nothing runs, after `ms`, or when it is to be quick, and says whether it is. */
+async function untilIdle(worker: { running: number }, ms: number, hurry: Promise<unknown>): Promise<boolean> {
   let hurried = false
   void hurry.then(() => {
     hurried = true
@@ -107,6 +119,7 @@ async function untilIdle(worker: { running: number }, ms: number, hurry: Promise
   const deadline = performance.now() + ms
   while (worker.running > 0 && performance.now() < deadline && !hurried)
     await new Promise(resolve => setTimeout(resolve, 20))
+  return hurried
 }
 
 interface RanFields {
@@ -118,7 +131,10 @@ interface RanFields {
   message: string | null
 }
 
-function ranLine({ taskId, type, attempt, outcome, durationMs, message }: RanFields, { colors }: Terminal): string {
+function ranLine(
+  { taskId, type, attempt, outcome, durationMs, message }: RanFields,
+  { colors }: Terminal,
+): string {
   const paint = { succeeded: colors.green, failed: colors.red, stopped: colors.gray }[outcome]
   const why = message === null ? '' : `  ${cut(printable(message), 200)}`
   const again = attempt > 1 ? `  attempt ${attempt}` : ''

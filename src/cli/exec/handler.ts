@@ -47,7 +47,6 @@ class ProgramError extends Error {
 export class ExecHandler {
   readonly #options: ExecOptions
   readonly #running = new Set<Program>()
-  #ending = false
 
   constructor(options: ExecOptions) {
     this.#options = options
@@ -60,8 +59,8 @@ export class ExecHandler {
       this.#options.onRan({ taskId, type, attempt, outcome, durationMs: performance.now() - since, message })
     }
     const end = await this.#run(task, context.signal)
-    if (this.#ending || context.signal.aborted) {
-      tell('stopped', context.signal.aborted ? String((context.signal.reason as Error).message) : null)
+    if (end.terminated) {
+      tell('stopped', context.signal.aborted ? (context.signal.reason as Error).message : 'The worker stops.')
       return untilAborted(context.signal)
     }
     try {
@@ -76,7 +75,6 @@ export class ExecHandler {
 
   /** Asks what runs to end; resolves when nothing runs any more. */
   async endAll(graceMs: number): Promise<void> {
-    this.#ending = true
     for (const program of this.#running) program.terminate(graceMs)
     await Promise.allSettled([...this.#running].map(program => program.ended))
   }

@@ -30,6 +30,8 @@ export interface ProgramEnd {
   stdout: Buffer
   /** The last part of stderr. */
   stderr: string
+  /** It was asked to end before it did; what it says then, exit code 0 included, is no result. */
+  terminated: boolean
   /** It wrote more than `OUTPUT_MAX_BYTES` and was killed for it. */
   tooLarge: boolean
 }
@@ -42,7 +44,7 @@ export class Program {
   readonly #graceMs: number
   readonly #stdout: Buffer[] = []
   #stdoutBytes = 0
-  #stderr = Buffer.alloc(0)
+  #stderr: Buffer = Buffer.alloc(0)
   #tooLarge = false
   #killTimer: NodeJS.Timeout | null = null
 
@@ -92,6 +94,7 @@ export class Program {
     return new Promise((resolve, reject) => {
       child.once('error', reject)
       child.once('exit', (code, signal) => {
+        const terminated = this.#killTimer !== null
         if (this.#killTimer) clearTimeout(this.#killTimer)
         const end = () => {
           clearTimeout(timer)
@@ -99,7 +102,8 @@ export class Program {
           this.kill()
           for (const stream of [child.stdout, child.stderr]) stream?.destroy()
           const stdout = Buffer.concat(this.#stdout)
-          resolve({ code, signal, stdout, stderr: this.#stderr.toString('utf8'), tooLarge: this.#tooLarge })
+          const stderr = this.#stderr.toString('utf8')
+          resolve({ code, signal, stdout, stderr, terminated, tooLarge: this.#tooLarge })
         }
         const timer = setTimeout(end, PIPES_MS)
         child.once('close', end)

@@ -1,0 +1,131 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Command } from 'commander'
+import { terminalOf } from '../connection.ts'
+import type { DemoReport } from '../demo/report.ts'
+import { EXIT } from '../failures.ts'
+import { type StopSignals, stopSignals } from '../stop-signals.ts'
+import { outliveReader, type Terminal } from '../terminal.ts'
+import { wholeNumber } from '../values.ts'
+
+interface DemoOptions {
+  tasks: number
+  workers: number
+  keep?: boolean
+  dataDir?: string
+  pictures: string
+}
+
+/** Tasks at once in one worker: two keep a core busy while one of them waits for the service. */
+const CONCURRENCY = 2
+
+export function addDemo(program: Command): void {
+  program
+    .command('demo')
+    .description('see it at work: real pictures, failing, hanging and killed workers, and a count at the end')
+    .option('--tasks <n>', 'how many', wholeNumber(10, 5_000), 200)
+    .option('--workers <n>', 'worker processes', wholeNumber(1, 16), 3)
+    .option('--keep', 'keep the database afterwards, for a look with rollcall dev')
+    .option('--data-dir <folder>', 'use and keep this data folder instead of a temporary one')
+    .option('--pictures <folder>', 'where the pictures go', join('.rollcall', 'demo'))
+    .action(async (options: DemoOptions, command: Command) => {
+      outliveReader()
+      await runDemo(options, terminalOf(command), stopSignals())
+    })
+}
+
+async function runDemo(options: DemoOptions, terminal: Terminal, signals: StopSignals): Promise<void> {
+  const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), 'rollcall-demo-')))
+  const cleanUp: (() => Promise<void> | void)[] = []
+  let kept = options.dataDir !== undefined || options.keep === true
+  try {
+    const report = await watchDemo({ options, terminal, signals, dataDir, cleanUp })
+    // What went wrong can be looked into.
+    kept ||= !report.ok
+    await undo(cleanUp)
+    const told: DemoReport = { ...report, dataDir: kept ? dataDir : null }
+    const { reportText } = await import('../demo/report.ts')
+    terminal.result(told, () => reportText(told, terminal.colors))
+    process.exitCode = report.ok ? EXIT.ok : EXIT.no
+  } catch (error) {
+    if (!signals.stopping) throw error
+    process.exitCode = EXIT.interrupted
+  } finally {
+    await undo(cleanUp)
+    if (!kept) await rm(dataDir, { recursive: true, force: true, maxRetries: 3 })
+  }
+  process.exit()
+}
+
+/** In reverse order; each is tried, whatever becomes of the others. */
+async function undo(cleanUp: (() => Promise<void> | void)[]): Promise<void> {
+  for (const one of cleanUp.splice(0).reverse()) await Promise.resolve(one()).catch(() => {})
+}
+
+interface Watch {
+  options: DemoOptions
+  terminal: Terminal
+  signals: StopSignals
+  dataDir: string
+  cleanUp: (() => Promise<void> | void)[]
+}
+
+async function watchDemo({ options, terminal, signals, dataDir, cleanUp }: Watch): Promise<DemoReport> {
+  const since = performance.now()
+  const [display, fleets, instances, pictures, plans, rollCalls, runs, { openPostgresEventLog }] =
+    await Promise.all([
+      import('../demo/display.ts'),
+      import('../demo/fleet.ts'),
+      import('../instance.ts'),
+      import('../demo/pictures.ts'),
+      import('../demo/plan.ts'),
+      import('../demo/roll-call.ts'),
+      import('../demo/run.ts'),
+      import('../../eventlog/postgres/postgres-event-log.ts'),
+    ])
+  const shown = terminal.json
+    ? display.silentDisplay
+    : display.createDisplay(process.stdout, terminal.colors, options.tasks)
+  cleanUp.push(() => shown.end())
+  shown.event('a database and the service start in an empty folder')
+  const instance = await instances.startInstance({
+    dataDir,
+    host: '127.0.0.1',
+    port: 0,
+    roles: ['api', 'projector', 'timers'],
+    withoutKeys: false,
+    logLevel: 'info',
+    file: { types: {}, strictTypes: false, lifecycles: [] },
+    // Mishaps are what the demo is made of; the log has them.
+    onAttention: () => {},
+  })
+  cleanUp.push(() => instance.stop())
+  signals.signal.throwIfAborted()
+  const folder = await pictures.makePicturesFolder(options.pictures)
+  const served = await pictures.servePictures(folder)
+  cleanUp.push(() => served.close())
+  const fleet = new fleets.Fleet({
+    url: instance.url,
+    folder,
+    picturesUrl: served.url,
+    concurrency: CONCURRENCY,
+    logPath: join(dataDir, 'workers.log'),
+  })
+  cleanUp.push(() => (signals.stopping ? fleet.killAll() : fleet.stop()))
+
+  const plan = plans.planTasks(options.tasks)
+  const parts = { instance, fleet, workers: options.workers, plan, display: shown, signal: signals.signal }
+  const ids = await Promise.race([runs.runPlan(parts), instance.failed.then(error => Promise.reject(error))])
+  await fleet.stop()
+
+  const log = await openPostgresEventLog({ connectionString: instance.databaseUrl })
+  cleanUp.push(() => log.close())
+  const { rollCall, tasks } = await rollCalls.callTheRoll(log, ids)
+  const checked = await pictures.checkPictures(tasks.values())
+  const surprises = runs.surprises(plan, ids, tasks)
+  const gallery = await pictures.writeGallery(folder, tasks.values())
+  const ok = rollCalls.isComplete(rollCall) && surprises.length === 0 && checked.faults.length === 0
+  const seconds = Math.round((performance.now() - since) / 100) / 10
+  return { ok, rollCall, surprises, pictures: { ...checked, folder, gallery }, dataDir, seconds }
+}
