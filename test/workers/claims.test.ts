@@ -1,0 +1,366 @@
+import { randomUUID } from 'node:crypto'
+import type { Pool, QueryConfig } from 'pg'
+import t from 'tap'
+import type { ProcessingTask } from '../../src/domain/task.ts'
+import type { Engine } from '../../src/engine/engine.ts'
+import { LogUnavailableError } from '../../src/eventlog/event-log.ts'
+import { Claims } from '../../src/workers/claims.ts'
+import { WorkSignal } from '../../src/workers/work-signal.ts'
+import { cancel, fail, start, succeed, TOKEN_A, TOKEN_B } from '../domain/specification.ts'
+import {
+  aClaim,
+  ask,
+  history,
+  mustBe,
+  NEVER,
+  type Parts,
+  signalled,
+  startEngine,
+  startParts,
+  submitTasks,
+  typesOf,
+  until,
+} from '../support/service-parts.ts'
+
+/** A claim that looks by itself needs half a second. */
+const LOOK_MS = 450
+const OVERDUE = `UPDATE rollcall.offers SET held_until = now() - interval '1 second'`
+
+async function setUp(t: Parameters<typeof startParts>[0]) {
+  const parts = await startParts(t)
+  parts.projector.start()
+  return parts
+}
+
+const idsOf = (tasks: readonly ProcessingTask[]): string[] => tasks.map(({ taskId }) => taskId)
+
+const countOf = async ({ rows }: Parts, table: string) =>
+  (await rows<{ n: number }>(`SELECT count(*)::int AS n FROM rollcall.${table}`))[0]!.n
+
+t.test(
+  'the most urgent comes first, then the oldest; started tasks carry all that a worker needs',
+  async t => {
+    const parts = await setUp(t)
+    const priorities = [0, 5, -3, 5, 0]
+    const ids: string[] = []
+    for (const priority of priorities) ids.push(...(await submitTasks(parts.engine, 1, () => ({ priority }))))
+    await parts.projected()
+    const first = await parts.claims.claim(aClaim({ max: 3 }), NEVER)
+    t.strictSame(idsOf(first), [ids[1], ids[3], ids[0]])
+    t.match(first[0], {
+      status: 'PROCESSING',
+      attempt: 1,
+      worker: 'worker-1',
+      payload: { prompt: 'a lighthouse' },
+    })
+    t.strictSame(idsOf(await parts.claims.claim(aClaim(), NEVER)), [ids[4], ids[2]])
+    t.strictSame(await parts.claims.claim(aClaim(), NEVER), [], 'nothing is left')
+  },
+)
+
+t.test('a claim takes the types it asks for and no other, the most urgent of all of them first', async t => {
+  const parts = await setUp(t)
+  const make = async (type: string, priority: number) =>
+    (await submitTasks(parts.engine, 1, () => ({ type, priority })))[0]!
+  const report = await make('report', 1)
+  const image = await make('image.generate', 2)
+  const other = await make('transcode', 9)
+  const late = await make('report', 3)
+  await parts.projected()
+  const types = ['report', 'image.generate', 'report', 'never.seen']
+  t.strictSame(idsOf(await parts.claims.claim(aClaim({ types, max: 2 }), NEVER)), [late, image])
+  t.strictSame(idsOf(await parts.claims.claim(aClaim({ types }), NEVER)), [report])
+  t.strictSame(idsOf(await parts.claims.claim(aClaim({ types: ['transcode'] }), NEVER)), [other])
+})
+
+t.test('a claim asked again with its id answers the same running tasks and takes no others', async t => {
+  const parts = await setUp(t)
+  const { claims, engine } = parts
+  await submitTasks(engine, 8)
+  await parts.projected()
+  const claim = aClaim({ max: 3 })
+  const first = await claims.claim(claim, NEVER)
+  t.equal(first.length, 3)
+  t.strictSame(
+    idsOf(await claims.claim(claim, NEVER)).sort(),
+    idsOf(first).sort(),
+    'before it is projected or after',
+  )
+  await parts.projected()
+  t.strictSame(idsOf(await claims.claim(claim, NEVER)).sort(), idsOf(first).sort(), 'by the leases')
+  mustBe('accepted', await engine.execute(ask(first[0]!.taskId, succeed())))
+  mustBe('accepted', await engine.execute(ask(first[1]!.taskId, fail({ retryAfterMs: 0 }))))
+  t.strictSame(
+    idsOf(await claims.claim(claim, NEVER)),
+    [first[2]!.taskId],
+    'what has ended is not handed out again',
+  )
+  await parts.projected()
+  t.strictSame(idsOf(await claims.claim(claim, NEVER)), [first[2]!.taskId])
+  for (const { taskId } of first)
+    t.equal((await typesOf(parts.log, taskId)).filter(is => is === 'TaskStarted').length, 1)
+  t.equal((await claims.claim(aClaim(), NEVER)).length, 5, 'the others are still there')
+})
+
+t.test('a claim that broke off before its tasks were started is taken up where it was', async t => {
+  const parts = await setUp(t)
+  await submitTasks(parts.engine, 4)
+  await parts.projected()
+  const stopped = await startEngine(parts.log)
+  await stopped.stop()
+  const claim = aClaim({ max: 3 })
+  t.strictSame(await new Claims(parts.pool, stopped, parts.signal).claim(claim, NEVER), [])
+  t.equal(await countOf(parts, 'offers'), 3)
+  const started = await parts.claims.claim(claim, NEVER)
+  t.equal(started.length, 3)
+  await parts.projected()
+  t.strictSame([await countOf(parts, 'offers'), await countOf(parts, 'leases')], [0, 3])
+})
+
+t.test('S14 a claim whose STARTs were stored and whose answers were lost finds its tasks again', async t => {
+  const parts = await setUp(t)
+  await submitTasks(parts.engine, 3)
+  await parts.projected()
+  // The projector does not get to see the START before the claim is asked again.
+  await parts.projector.stop()
+  const lossy = await startEngine(
+    {
+      id: parts.log.id,
+      appendMany: async appends => {
+        const results = await parts.log.appendMany(appends)
+        if (appends[0]!.stream.startsWith('task-')) throw new LogUnavailableError('the answer is lost')
+        return results
+      },
+      readStream: (...call) => parts.log.readStream(...call),
+      readStreams: streams => parts.log.readStreams(streams),
+      follow: (...call) => parts.log.follow(...call),
+      head: () => parts.log.head(),
+      close: async () => {},
+    },
+    { clock: parts.clock, appendDeadlineMs: 1 },
+  )
+  const claim = aClaim({ max: 2 })
+  t.strictSame(await new Claims(parts.pool, lossy, parts.signal).claim(claim, NEVER), [])
+  const again = await parts.claims.claim(claim, NEVER)
+  t.equal(again.length, 2)
+  for (const { taskId } of again)
+    t.strictSame(await typesOf(parts.log, taskId), ['TaskSubmitted', 'TaskStarted'])
+})
+
+t.test('the same claim asked twice at once gives the same tasks to both', async t => {
+  const parts = await setUp(t)
+  await submitTasks(parts.engine, 6)
+  await parts.projected()
+  for (let round = 0; round < 2; round++) {
+    const claim = aClaim({ max: 2 })
+    const answers = await Promise.all([parts.claims.claim(claim, NEVER), parts.claims.claim(claim, NEVER)])
+    const given = new Set(answers.flatMap(idsOf))
+    t.ok(given.size <= 4)
+    for (const taskId of given) {
+      const types = await typesOf(parts.log, taskId)
+      t.equal(types.filter(type => type === 'TaskStarted').length, 1)
+    }
+  }
+})
+
+t.test('a claim id with another token gets nothing that the first token holds', async t => {
+  const parts = await setUp(t)
+  await submitTasks(parts.engine, 2)
+  await parts.projected()
+  const claim = aClaim({ max: 2 })
+  t.equal((await parts.claims.claim(claim, NEVER)).length, 2)
+  t.strictSame(await parts.claims.claim({ ...claim, leaseTokenHash: TOKEN_B }, NEVER), [])
+  await parts.projected()
+  t.strictSame(await parts.claims.claim({ ...claim, leaseTokenHash: TOKEN_B }, NEVER), [])
+})
+
+t.test('three claimers take 500 tasks in parallel: each task is started once', async t => {
+  const parts = await setUp(t)
+  const ids = await submitTasks(parts.engine, 500)
+  // Two processes' worth of engines.
+  const other = new Claims(parts.pool, await startEngine(parts.log, { clock: parts.clock }), parts.signal)
+  const taken: string[] = []
+  const claimer = async (claims: Claims, token: string) => {
+    while (taken.length < ids.length) {
+      const tasks = await claims.claim(aClaim({ max: 17, waitMs: 50, leaseTokenHash: token }), NEVER)
+      taken.push(...idsOf(tasks))
+    }
+  }
+  await Promise.all([
+    claimer(parts.claims, TOKEN_A),
+    claimer(other, TOKEN_B),
+    claimer(parts.claims, 'd'.repeat(64)),
+  ])
+  t.strictSame(taken.sort(), [...ids].sort(), 'each is given to one claimer')
+  const [row] = await parts.rows<{ n: number }>(
+    `SELECT count(*)::int AS n FROM rollcall_log.events WHERE type = 'TaskStarted'`,
+  )
+  t.equal(row!.n, 500)
+  await parts.projected()
+  t.strictSame([await countOf(parts, 'ready'), await countOf(parts, 'offers')], [0, 0])
+})
+
+t.test('a claim that waits wakes at once when work comes, and not for other work', async t => {
+  const parts = await setUp(t)
+  const times: number[] = []
+  for (let round = 0; round < 5; round++) {
+    const waiting = parts.claims.claim(aClaim({ waitMs: 20_000 }), NEVER)
+    await submitTasks(parts.engine, 1, () => ({ type: 'other' }))
+    await parts.projected()
+    const since = performance.now()
+    const [taskId] = await submitTasks(parts.engine, 1)
+    t.strictSame(idsOf(await waiting), [taskId])
+    times.push(performance.now() - since)
+  }
+  t.ok(Math.min(...times) < LOOK_MS, `${times.map(Math.round)} ms`)
+})
+
+t.test('S74 work that comes between the look and the wait is not missed', async t => {
+  const times: number[] = []
+  for (let round = 0; round < 3; round++) {
+    const parts = await startParts(t)
+    const [taskId] = await submitTasks(parts.engine, 1)
+    const announced = signalled()
+    const ready = parts.signal.ready.bind(parts.signal)
+    parts.signal.ready = counts => {
+      ready(counts)
+      if (counts.size > 0) announced.resolve()
+    }
+    let since = 0
+    const slow = {
+      query: async (asked: QueryConfig) => {
+        const found = await parts.pool.query(asked)
+        if (since === 0) {
+          // The look found nothing; before the claim waits, the work comes and is announced.
+          parts.projector.start()
+          await announced.promise
+          since = performance.now()
+        }
+        return found
+      },
+    }
+    const claims = new Claims(slow as unknown as Pool, parts.engine, parts.signal)
+    t.strictSame(idsOf(await claims.claim(aClaim({ waitMs: 20_000 }), NEVER)), [taskId])
+    times.push(performance.now() - since)
+  }
+  t.ok(Math.min(...times) < LOOK_MS, `${times.map(Math.round)} ms`)
+})
+
+t.test('an aborted claim ends its waiting at once', async t => {
+  const parts = await setUp(t)
+  const gone = new AbortController()
+  const waiting = parts.claims.claim(aClaim({ waitMs: 30_000 }), gone.signal)
+  const since = performance.now()
+  gone.abort()
+  t.strictSame(await waiting, [])
+  t.ok(performance.now() - since < 5_000)
+  t.strictSame(await parts.claims.claim(aClaim({ waitMs: 30_000 }), gone.signal), [])
+})
+
+t.test('a claim that finds nothing answers after its wait', async t => {
+  const parts = await setUp(t)
+  const since = performance.now()
+  t.strictSame(await parts.claims.claim(aClaim({ waitMs: 100 }), NEVER), [])
+  const took = performance.now() - since
+  t.ok(took >= 99 && took < 5_000, `${took} ms`)
+})
+
+t.test('what a claimer took and never started is offered again when its time is over', async t => {
+  const parts = await setUp(t)
+  const ids = await submitTasks(parts.engine, 3)
+  await parts.projected()
+  const died = await startEngine(parts.log)
+  await died.stop()
+  await new Claims(parts.pool, died, parts.signal).claim(aClaim(), NEVER)
+  await parts.timers.tick()
+  t.strictSame(await parts.claims.claim(aClaim(), NEVER), [], 'not before')
+  await parts.rows(OVERDUE)
+  const waiting = parts.claims.claim(aClaim({ waitMs: 20_000 }), NEVER)
+  await parts.timers.tick()
+  t.strictSame(idsOf(await waiting).sort(), ids.sort())
+  t.match(await parts.rows('SELECT * FROM rollcall.offers'), [], 'nothing is held any more')
+})
+
+t.test('a START that is refused takes the task out of the offers, and the claim goes on', async t => {
+  const parts = await setUp(t)
+  const [cancelled, started, sound] = (await submitTasks(parts.engine, 3)) as [string, string, string]
+  await parts.projected()
+  // The read model has not heard of it.
+  await parts.projector.stop()
+  await parts.engine.execute(ask(cancelled, cancel()))
+  await parts.engine.execute(ask(started, start({ leaseTokenHash: TOKEN_B })))
+  t.strictSame(idsOf(await parts.claims.claim(aClaim(), NEVER)), [sound])
+  t.match(await parts.rows('SELECT task_id FROM rollcall.offers'), [{ task_id: sound }])
+  t.equal((await history(parts.log, cancelled)).length, 2)
+})
+
+t.test('a START that failed for a passing reason keeps its offer', async t => {
+  const parts = await setUp(t)
+  await submitTasks(parts.engine, 1)
+  await parts.projected()
+  const refusing = {
+    executeMany: async (asked: unknown[]) =>
+      asked.map(() => ({ kind: 'refused', code: 'log_unavailable', message: '', task: null })),
+  } as unknown as Engine
+  const claim = aClaim()
+  t.strictSame(await new Claims(parts.pool, refusing, parts.signal).claim(claim, NEVER), [])
+  t.equal(await countOf(parts, 'offers'), 1)
+  t.equal((await parts.claims.claim(claim, NEVER)).length, 1)
+})
+
+t.test('a waiter is woken for its types only, as many as the work needs, the oldest first', async t => {
+  const signal = new WorkSignal()
+  const woken: string[] = []
+  const wait = (name: string, types: string[], wants = 1) => {
+    const look = signal.look(types)
+    void look.wait(wants, 60_000, NEVER).then(() => woken.push(name))
+  }
+  wait('first', ['a'])
+  wait('second', ['a', 'b'], 5)
+  wait('third', ['a'])
+  wait('fourth', ['c'])
+  const turn = () => new Promise(setImmediate)
+  signal.ready(new Map([['z', 3]]))
+  await turn()
+  t.strictSame(woken, [])
+  signal.ready(new Map([['a', 2]]))
+  await turn()
+  t.strictSame(woken, ['first', 'second'])
+  signal.ready(
+    new Map([
+      ['a', 9],
+      ['c', 1],
+    ]),
+  )
+  await turn()
+  t.strictSame(woken, ['first', 'second', 'third', 'fourth'])
+})
+
+t.test('a look that something came after does not wait, and one that has ended is forgotten', async t => {
+  const signal = new WorkSignal()
+  const look = signal.look(['a'])
+  signal.ready(new Map([['b', 1]]))
+  signal.ready(new Map([['a', 1]]))
+  await look.wait(1, 60_000, NEVER)
+  const ended = signal.look(['a'])
+  ended.end()
+  signal.ready(new Map([['a', 1]]))
+  const gone = new AbortController()
+  const waiting = signal.look(['a']).wait(1, 60_000, gone.signal)
+  gone.abort()
+  await waiting
+  await signal.look(['a']).wait(1, 1, NEVER)
+  t.pass('each wait has ended')
+})
+
+// Kept last: a claim id is chosen by the worker.
+t.test('a claim id is remembered by its tasks alone: once they have ended it takes new ones', async t => {
+  const parts = await setUp(t)
+  const claim = aClaim({ claimId: randomUUID(), max: 1 })
+  await submitTasks(parts.engine, 2)
+  await parts.projected()
+  const [first] = await parts.claims.claim(claim, NEVER)
+  mustBe('accepted', await parts.engine.execute(ask(first!.taskId, succeed())))
+  await parts.projected()
+  await until('it takes the next', async () => (await parts.claims.claim(claim, NEVER)).length === 1)
+})
