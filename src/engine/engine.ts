@@ -28,6 +28,7 @@ import {
 import { type Answer, refused } from './answer.ts'
 import { AppendRetrier } from './append-retrier.ts'
 import type { Clock } from './clock.ts'
+import { CommandQueues, type FingerprintOf, type Waiting } from './command-queues.ts'
 import { type Lifecycles, UnknownLifecycleError } from './lifecycles.ts'
 import { TaskCache } from './task-cache.ts'
 import { type Loaded, TaskReader } from './task-reader.ts'
@@ -45,9 +46,6 @@ export interface EngineOptions {
   appendDeadlineMs?: number
 }
 
-/** What the engine needs beside the envelope where the stored salt decides the fingerprint. */
-export type FingerprintOf = (salt: string) => string
-
 /** Told of every stored event, once it is durable, in the order of the task's stream. */
 export type EventListener = (task: Task, event: RecordedEvent) => void
 
@@ -61,19 +59,8 @@ export const ENGINE_LIMITS = {
   waitMs: 15_000,
 } as const
 
-interface Member {
-  envelope: CommandEnvelope
-  fingerprintOf: FingerprintOf | null
-  conflicts: number
-  /** performance.now() when it was asked. */
-  since: number
-  /** Taken by the flight under way and neither answered nor taken back. */
-  flying: boolean
-  resolve: (answer: Answer) => void
-}
-
 interface Decided {
-  member: Member
+  member: Waiting
   task: Task | null
   decision: Decision
   /** The clock's time of the decision, stored as the event's `at`. */
@@ -94,15 +81,10 @@ export class Engine {
   readonly #reader: TaskReader
   readonly #retrier: AppendRetrier
   readonly #listeners = new Set<EventListener>()
-  /** Every task with a command waiting or in flight, its commands in order. */
-  readonly #queues = new Map<string, Member[]>()
-  /** Tasks whose queue head is not in flight, in the order they asked. */
-  #takeable: string[] = []
-  #waiting = 0
+  readonly #queues = new CommandQueues()
   #scheduled = false
   #flying = false
   #stopped = false
-  #drained: (() => void)[] = []
 
   constructor(options: EngineOptions) {
     this.#options = options
@@ -114,17 +96,10 @@ export class Engine {
   /** Executes one command. Never rejects for reasons outside this process: those are refusals too. */
   execute(envelope: CommandEnvelope, fingerprintOf: FingerprintOf | null = null): Promise<Answer> {
     if (this.#stopped) return Promise.resolve(refused('shutting_down'))
-    if (this.#waiting >= ENGINE_LIMITS.waiting) return Promise.resolve(refused('overloaded'))
+    if (this.#queues.size >= ENGINE_LIMITS.waiting) return Promise.resolve(refused('overloaded'))
     return new Promise(resolve => {
-      this.#waiting++
       const since = performance.now()
-      const member: Member = { envelope, fingerprintOf, conflicts: 0, since, flying: false, resolve }
-      const queue = this.#queues.get(envelope.taskId)
-      if (queue) queue.push(member)
-      else {
-        this.#queues.set(envelope.taskId, [member])
-        this.#takeable.push(envelope.taskId)
-      }
+      this.#queues.add({ envelope, fingerprintOf, conflicts: 0, since, taken: false, resolve })
       this.#schedule()
     })
   }
@@ -153,12 +128,11 @@ export class Engine {
   /** Takes no more commands and waits for those under way; safe to call twice. */
   async stop(): Promise<void> {
     this.#stopped = true
-    if (this.#waiting === 0) return
-    await new Promise<void>(resolve => this.#drained.push(resolve))
+    await this.#queues.drained()
   }
 
   #schedule(): void {
-    if (this.#scheduled || this.#flying || this.#takeable.length === 0) return
+    if (this.#scheduled || this.#flying || !this.#queues.isTakeable) return
     this.#scheduled = true
     // The end of this turn of the event loop: commands of one request or one read of the socket gather first.
     setImmediate(() => {
@@ -172,8 +146,7 @@ export class Engine {
   }
 
   async #fly(): Promise<void> {
-    const members = this.#takeable.splice(0, ENGINE_LIMITS.flightTasks).map(id => this.#queues.get(id)![0]!)
-    for (const member of members) member.flying = true
+    const members = this.#queues.take(ENGINE_LIMITS.flightTasks)
     try {
       this.#answerOverdue(members)
       const staged: Staged[] = []
@@ -199,13 +172,13 @@ export class Engine {
     }
   }
 
-  #answerOverdue(members: readonly Member[]): void {
+  #answerOverdue(members: readonly Waiting[]): void {
     const latest = performance.now() - ENGINE_LIMITS.waitMs
     for (const member of members) if (member.since < latest) this.#answer(member, refused('overloaded'))
   }
 
   /** Decides every member on cached state, and again on current state where the answer would store nothing. */
-  async #decideAll(members: readonly Member[]): Promise<Decided[]> {
+  async #decideAll(members: readonly Waiting[]): Promise<Decided[]> {
     const unknown = members.filter(({ envelope, conflicts }) => {
       // After a conflict the stream is read before anything is decided again, whatever the cache has by now.
       if (conflicts > 0) return true
@@ -217,13 +190,14 @@ export class Engine {
     if (doubtful.length === 0) return decided
     const asked = doubtful.map(({ member }) => member)
     const again = await this.#decideOn(asked, await this.#load(asked))
-    return [...decided.filter(one => !doubtful.includes(one)), ...again]
+    const open = new Set(doubtful)
+    return [...decided.filter(one => !open.has(one)), ...again]
   }
 
   /** Decides on what was loaded, else on the cache. Members answered on the way are left out. */
-  async #decideOn(members: readonly Member[], loaded: Map<string, Loaded>): Promise<Decided[]> {
+  async #decideOn(members: readonly Waiting[], loaded: Map<string, Loaded>): Promise<Decided[]> {
     const pairs = members
-      .filter(member => member.flying)
+      .filter(member => member.taken)
       .map(member => {
         const { taskId } = member.envelope
         const fresh = loaded.get(taskId)
@@ -231,7 +205,7 @@ export class Engine {
       })
     for (const { member, task } of pairs) await this.#learnLifecycle(member, task)
     return pairs
-      .filter(({ member }) => member.flying)
+      .filter(({ member }) => member.taken)
       .flatMap(({ member, task, current }) => {
         const decided = this.#alone(member, () => this.#decide(member, task))
         return decided ? [{ member, task, current, ...decided }] : []
@@ -239,7 +213,7 @@ export class Engine {
   }
 
   /** Does one member's part; what fails there is a bug, and costs that member alone. */
-  #alone<T>(member: Member, part: () => T): T | null {
+  #alone<T>(member: Waiting, part: () => T): T | null {
     try {
       return part()
     } catch (error) {
@@ -250,7 +224,7 @@ export class Engine {
   }
 
   /** Definitions that left the configuration are read from the log once; without one nothing can be decided. */
-  async #learnLifecycle(member: Member, task: Task | null): Promise<void> {
+  async #learnLifecycle(member: Waiting, task: Task | null): Promise<void> {
     const ref = refOf(member, task)
     if (!ref || this.#options.lifecycles.known(ref)) return
     try {
@@ -262,7 +236,7 @@ export class Engine {
   }
 
   /** Reads what members need; a task whose stream is broken is answered at once. */
-  async #load(members: readonly Member[]): Promise<Map<string, Loaded>> {
+  async #load(members: readonly Waiting[]): Promise<Map<string, Loaded>> {
     if (members.length === 0) return new Map()
     const loaded = await this.#reader.readMany(members.map(({ envelope }) => envelope.taskId))
     for (const member of members) {
@@ -277,7 +251,7 @@ export class Engine {
     return loaded
   }
 
-  #decide(member: Member, task: Task | null): { decision: Decision; now: Instant } {
+  #decide(member: Waiting, task: Task | null): { decision: Decision; now: Instant } {
     const { envelope, fingerprintOf } = member
     const { command } = envelope
     // Clocks of two processes differ a little; a stream's time never goes back.
@@ -353,35 +327,26 @@ export class Engine {
     }
   }
 
-  /** Leaves a member for the next flight, ahead of those that asked later. */
-  #takeBack(member: Member): void {
-    member.flying = false
-    this.#takeable.unshift(member.envelope.taskId)
+  /** Leaves a member for the next flight. */
+  #takeBack(member: Waiting): void {
+    this.#queues.putBack(member)
     this.#schedule()
   }
 
-  #failFlight(members: readonly Member[], error: unknown): void {
+  #failFlight(members: readonly Waiting[], error: unknown): void {
     const unavailable = error instanceof LogUnavailableError
     if (!unavailable) this.#options.logger.error({ err: error }, 'a flight failed')
     for (const member of members) {
-      if (!member.flying) continue
+      if (!member.taken) continue
       this.#cache.delete(member.envelope.taskId)
       this.#answer(member, refused(unavailable ? 'log_unavailable' : 'internal_error'))
     }
   }
 
-  #answer(member: Member, answer: Answer): void {
-    const { taskId } = member.envelope
-    const queue = this.#queues.get(taskId)
-    if (queue?.[0] !== member) throw new Error('bug: a command is answered out of turn')
-    queue.shift()
-    member.flying = false
-    if (queue.length > 0) this.#takeable.push(taskId)
-    else this.#queues.delete(taskId)
-    this.#waiting--
+  #answer(member: Waiting, answer: Answer): void {
+    this.#queues.done(member)
     this.#logAnswer(member.envelope, answer)
     member.resolve(answer)
-    if (this.#waiting === 0) for (const resolve of this.#drained.splice(0)) resolve()
   }
 
   #tell(task: Task, event: RecordedEvent): void {
@@ -429,7 +394,7 @@ export class Engine {
 const taskOf = (loaded: Loaded): Task | null => (loaded.kind === 'task' ? loaded.task : null)
 
 /** The definition that decides: the task's own, or the one it is submitted with; null for a task that is not there. */
-function refOf({ envelope }: Member, task: Task | null): LifecycleRef | null {
+function refOf({ envelope }: Waiting, task: Task | null): LifecycleRef | null {
   if (task) return task.lifecycle
   return envelope.command.trigger === 'SUBMIT' ? envelope.command.lifecycle : null
 }

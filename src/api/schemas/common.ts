@@ -81,11 +81,14 @@ export const delaySchema = z
   .min(0)
   .max(LIMITS.timeoutMs.max, `must be at most ${LIMITS.timeoutMs.max} ms (366 days)`)
 
+/** An error's code is made one (`[A-Za-z0-9][A-Za-z0-9._-]{0,63}`), for the same reason that its texts are cut. */
+function errorCode(text: string): string {
+  const code = text.replace(/[^A-Za-z0-9._-]+/g, '_').replace(/^[^A-Za-z0-9]+/, '')
+  return code.slice(0, LIMITS.errorCodeLength) || 'error'
+}
+
 export const errorInputSchema = z.strictObject({
-  code: z
-    .string()
-    .regex(/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/, 'must match [A-Za-z0-9][A-Za-z0-9._-]{0,63}')
-    .default('error'),
+  code: z.string().transform(errorCode).default('error'),
   message: cutTextSchema(LIMITS.contentBytes / 4),
   detail: cutTextSchema(LIMITS.contentBytes / 2).optional(),
 })
