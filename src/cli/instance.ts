@@ -51,10 +51,8 @@ export async function startInstance(options: InstanceOptions): Promise<Instance>
   const postgres = await startEmbeddedPostgres({ dataDir: options.dataDir, onLog })
   // Opened once the folder is ours: another Rollcall's log must not be turned over.
   let file: LogFile | null = null
-  let failing = false
   try {
-    const onAttention = (line: string) => !failing && options.onAttention(line)
-    file = new LogFile(options.dataDir, { onAttention })
+    file = new LogFile(options.dataDir, { onAttention: options.onAttention })
     logger = createLogger(options.logLevel, file)
     for (const line of early) onLog(line)
     await migrate(postgres.url, logger)
@@ -64,7 +62,7 @@ export async function startInstance(options: InstanceOptions): Promise<Instance>
     return new RunningInstance(options, postgres, service, logger, file, onLog)
   } catch (error) {
     // The caller tells it; the log keeps it.
-    failing = true
+    file?.hush()
     logger?.fatal({ err: error }, 'the start failed')
     await postgres.stop()
     file?.close()
@@ -126,6 +124,8 @@ class RunningInstance implements Instance {
   async #stop(): Promise<void> {
     const forced = setTimeout(() => this.#endPostgresAtOnce(), FORCE_MS)
     await within(SERVICE_STOP_MS, this.service.stop())
+    // Connections that the database ends first are no news any more.
+    this.#file.hush()
     await this.#restarting
     await this.#postgres.stop()
     clearTimeout(forced)

@@ -4,6 +4,7 @@
  */
 import { closeSync, mkdirSync, openSync, renameSync, statSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
+import { usageError } from './failures.ts'
 
 const NAME = 'rollcall.log'
 /** With the one file kept before it, twice this on disk. */
@@ -25,21 +26,29 @@ export interface LogFileOptions {
 export class LogFile {
   readonly path: string
   readonly #maxBytes: number
-  readonly #onAttention: (line: string) => void
+  #onAttention: (line: string) => void
   #fd: number
   #bytes: number
   #waiting = ''
   #timer: NodeJS.Timeout | null = null
   #broken = false
 
-  /** @throws the system's error when the file cannot be opened */
+  /** @throws CliError when the file cannot be opened */
   constructor(folder: string, { maxBytes = MAX_BYTES, onAttention = () => {} }: LogFileOptions = {}) {
-    mkdirSync(folder, { recursive: true })
     this.path = join(folder, NAME)
     this.#maxBytes = maxBytes
     this.#onAttention = onAttention
-    this.#fd = openSync(this.path, 'a', 0o600)
-    this.#bytes = statSync(this.path).size
+    try {
+      mkdirSync(folder, { recursive: true })
+      this.#fd = openSync(this.path, 'a', 0o600)
+      this.#bytes = statSync(this.path).size
+    } catch (cause) {
+      throw usageError(
+        `The log ${this.path} cannot be written: ${(cause as Error).message}. Use another data folder.`,
+        'data_dir_unusable',
+        { cause },
+      )
+    }
   }
 
   write(line: string): void {
@@ -48,6 +57,11 @@ export class LogFile {
     if (ATTENTION.test(line)) this.#onAttention(line)
     if (this.#waiting.length >= FLUSH_BYTES) this.flush()
     else this.#timer ??= setTimeout(() => this.flush(), FLUSH_MS).unref()
+  }
+
+  /** From now on nobody is told of warnings and errors: the file alone has them. */
+  hush(): void {
+    this.#onAttention = () => {}
   }
 
   /** Writes what waits; also to be called where the process is about to end. */

@@ -6,7 +6,6 @@
 import type { Pool } from 'pg'
 import type { ProcessingTask, Task } from '../domain/task.ts'
 import type { Engine } from '../engine/engine.ts'
-import type { Loaded } from '../engine/task-reader.ts'
 import { grantLeases } from '../projections/work-state.ts'
 
 export interface Heartbeat {
@@ -66,24 +65,44 @@ export class Leases {
   async heartbeat(beats: readonly Heartbeat[]): Promise<HeartbeatResult[]> {
     const held = await this.#beat(beats)
     const missing = beats.filter(beat => !held.has(leaseOfBeat(beat)))
-    const loaded =
-      missing.length > 0 ? await this.#engine.readMany(missing.map(beat => beat.taskId)) : new Map()
+    const tasks = await this.#read(missing)
     // The row is missing, or not this attempt's yet, while the log says the worker runs it: a full lease first.
-    const entitled = missing.flatMap(beat => {
-      const task = taskOf(loaded.get(beat.taskId))
-      return task && holds(task, beat) ? [{ beat, task }] : []
-    })
+    const entitled = missing.filter(beat => holds(tasks.get(beat.taskId), beat))
     if (entitled.length > 0) {
-      await grantLeases(
-        this.#pool,
-        entitled.map(({ task }) => task),
-      )
-      const granted = await this.#beat(entitled.map(({ beat }) => beat))
+      // One row per task, however often it is named.
+      const running = new Map(entitled.map(({ taskId }) => [taskId, tasks.get(taskId) as ProcessingTask]))
+      await grantLeases(this.#pool, [...running.values()])
+      const granted = await this.#beat(entitled)
+      // A row also goes missing because its attempt ends, and that may have been after the task was read. Whatever
+      // removed it was in the log before, so the log is asked again now that the row stands.
+      for (const [taskId, task] of await this.#read(entitled)) tasks.set(taskId, task)
+      const over = entitled.filter(beat => !holds(tasks.get(beat.taskId), beat))
+      await this.#withdraw(over)
+      for (const beat of over) granted.delete(leaseOfBeat(beat))
       for (const [lease, until] of granted) held.set(lease, until)
     }
     return beats.map(beat => {
       const until = held.get(leaseOfBeat(beat))
-      return until ? { state: 'held', until } : notHeld(taskOf(loaded.get(beat.taskId)), beat)
+      return until ? { state: 'held', until } : notHeld(tasks.get(beat.taskId), beat)
+    })
+  }
+
+  /** The tasks of these beats as the log says now; those that are not there, or cannot be read, are left out. */
+  async #read(beats: readonly Heartbeat[]): Promise<Map<string, Task>> {
+    if (beats.length === 0) return new Map()
+    const loaded = await this.#engine.readMany(beats.map(beat => beat.taskId))
+    return new Map([...loaded].flatMap(([id, one]) => (one.kind === 'task' ? [[id, one.task] as const] : [])))
+  }
+
+  /** Takes back leases that were granted to attempts which were over. */
+  async #withdraw(beats: readonly Heartbeat[]): Promise<void> {
+    if (beats.length === 0) return
+    await this.#pool.query({
+      name: 'leases-withdraw',
+      text: `DELETE FROM rollcall.leases l
+              USING json_to_recordset($1::json) AS b (task_id uuid, attempt integer)
+              WHERE l.task_id = b.task_id AND l.attempt = b.attempt`,
+      values: [JSON.stringify(beats.map(({ taskId, attempt }) => ({ task_id: taskId, attempt })))],
     })
   }
 
@@ -128,12 +147,12 @@ export class Leases {
   }
 }
 
-const taskOf = (loaded: Loaded | undefined): Task | null => (loaded?.kind === 'task' ? loaded.task : null)
+const holds = (task: Task | undefined, beat: Heartbeat): task is ProcessingTask =>
+  task?.status === 'PROCESSING' &&
+  task.attempt === beat.attempt &&
+  task.leaseTokenHash === beat.leaseTokenHash
 
-const holds = (task: Task, beat: Heartbeat): task is ProcessingTask =>
-  task.status === 'PROCESSING' && task.attempt === beat.attempt && task.leaseTokenHash === beat.leaseTokenHash
-
-function notHeld(task: Task | null, beat: Heartbeat): HeartbeatResult {
+function notHeld(task: Task | undefined, beat: Heartbeat): HeartbeatResult {
   if (!task) return { state: 'lost', reason: 'No task has this id.' }
   if (task.status === 'CANCELLED' && task.attempt === beat.attempt)
     return { state: 'cancelled', reason: task.reason }

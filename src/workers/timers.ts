@@ -72,7 +72,8 @@ export class Timers {
   start(): void {
     if (this.#started) return
     this.#started = true
-    this.#plan()
+    // A look that is still under way since a stop plans the next one itself.
+    if (!this.#ticking) this.#plan()
   }
 
   async stop(): Promise<void> {

@@ -50,13 +50,17 @@ t.test('a claim hands tasks out started, highest priority first', async t => {
 })
 
 t.test('a waiting claim is woken at once by work of its type', async t => {
-  const type = aType()
-  const waiting = api.claim({ types: ['something-else', type], waitMs: 30_000 })
-  const { taskId } = await api.submit({ type })
-  t.match(await waiting, { body: { tasks: [{ taskId }] } })
-  const task = await api.task(taskId)
-  // Far below the interval at which a claim looks by itself, with room for a busy machine.
-  t.ok(Date.parse(task.startedAt!) - Date.parse(task.createdAt) < 450, `${task.startedAt} ${task.createdAt}`)
+  const waits: number[] = []
+  for (let n = 0; n < 3; n++) {
+    const type = aType()
+    const waiting = api.claim({ types: ['something-else', type], waitMs: 30_000 })
+    const { taskId } = await api.submit({ type })
+    t.match(await waiting, { body: { tasks: [{ taskId }] } })
+    const { createdAt, startedAt } = await api.task(taskId)
+    waits.push(Date.parse(startedAt!) - Date.parse(createdAt))
+  }
+  // A claim that was not woken looks by itself half a second later; the best of three, for a busy machine.
+  t.ok(Math.min(...waits) < 400, `${waits} ms`)
 })
 
 t.test('a worker that goes away while its claim waits takes no tasks along', async t => {
@@ -331,14 +335,27 @@ t.test('heartbeats', async t => {
     t.equal((await api.task(held.taskId)).progress, 0.5)
   })
   t.test('keep a lease that would have ended', async t => {
-    const task = await api.started({ timeouts: { leaseMs: 400 } })
-    const until = performance.now() + 1_200
-    while (performance.now() < until) {
+    const task = await api.started({ timeouts: { leaseMs: 1_000 } })
+    const end = performance.now() + 2_500
+    while (performance.now() < end) {
       const { body } = await beat([{ taskId: task.taskId, attempt: 1, leaseToken: TOKEN }])
       t.equal(body.results[0]!.state, 'held')
       await new Promise(resolve => setTimeout(resolve, 50))
     }
     t.match(await api.task(task.taskId), { status: 'PROCESSING', attempt: 1 })
+  })
+  t.test('for two attempts of one task are told apart', async t => {
+    const first = await api.started()
+    await api.command(first, 'fail', { error: { message: 'x' }, retryAfterMs: 0 })
+    const second = (await api.claim({ types: [first.type], leaseToken: OTHER_TOKEN })).body.tasks[0]!
+    const { body } = await beat([
+      { taskId: second.taskId, attempt: 1, leaseToken: TOKEN },
+      { taskId: second.taskId, attempt: 2, leaseToken: OTHER_TOKEN },
+    ])
+    t.match(body.results, [
+      { attempt: 1, state: 'lost' },
+      { attempt: 2, state: 'held' },
+    ])
   })
   t.test('that do not fit are refused', async t => {
     const good = { taskId: randomUUID(), attempt: 1, leaseToken: TOKEN }

@@ -210,6 +210,7 @@ t.test('what cannot be used ends with 2 and says what to write instead', async t
     [['serve', '--database-url', 'mysql://x'], /must be a postgres/],
     [['serve', '--database-url', 'postgres://x', '--roles', 'api,cook'], /roles/],
     [['demo', '--tasks', '1'], /from 10 to 5000/],
+    [['demo', '--pictures', '/dev/null/x'], /cannot be written to \/dev\/null\/x.*--pictures/],
   ]
   await Promise.all(
     cases.map(async ([args, stderr]) => {

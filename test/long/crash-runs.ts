@@ -110,7 +110,9 @@ class CrashRun {
     await chmod(this.#dataDir, 0o755)
     this.#port = await freePort()
     let service = await this.#startService()
-    const crew = Array.from({ length: workers }, (_, index) => this.#startWorker(`worker-${index}`))
+    const crew = await Promise.all(
+      Array.from({ length: workers }, (_, index) => this.#startWorker(`worker-${index}`)),
+    )
 
     const killsServiceAt = this.#between(0.1, 0.9) * TRAFFIC_MS
     const killsWorkerAt = this.#between(0.1, 1) * TRAFFIC_MS
@@ -240,8 +242,10 @@ class CrashRun {
     return service
   }
 
-  #startWorker(name: string): ChildProcess {
-    return this.#spawn('test/long/crash-worker.ts', [this.#url, name])
+  async #startWorker(name: string): Promise<ChildProcess> {
+    const worker = this.#spawn('test/long/crash-worker.ts', [this.#url, name])
+    await readyLine(worker, READY_MS)
+    return worker
   }
 
   #spawn(program: string, given: string[]): ChildProcess {
@@ -301,14 +305,15 @@ async function cancel(client: Client, taskId: string): Promise<boolean> {
   }
 }
 
-async function readyLine(service: ChildProcess, ms: number): Promise<void> {
-  const lines = createInterface({ input: service.stdout! })
+/** Waits for the line by which a process says that it is ready. */
+async function readyLine(child: ChildProcess, ms: number): Promise<void> {
+  const lines = createInterface({ input: child.stdout! })
   const ready = (async () => {
     for await (const line of lines) if (line.includes('"ready":true')) return true
     return false
   })()
   const said = await Promise.race([ready, sleep(ms, false, { ref: false })])
-  assert.ok(said, 'the service gets ready')
+  assert.ok(said, 'a process gets ready')
 }
 
 async function ended(child: ChildProcess): Promise<void> {

@@ -34,4 +34,6 @@ const worker = createWorker({
   },
 })
 
+worker.start()
+process.stdout.write('{"ready":true}\n')
 await runWorkerUntilSignal(worker)

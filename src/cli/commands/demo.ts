@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import type { Command } from 'commander'
 import { terminalOf } from '../connection.ts'
 import type { DemoReport } from '../demo/report.ts'
-import { EXIT } from '../failures.ts'
+import { EXIT, usageError } from '../failures.ts'
 import { type StopSignals, stopSignals } from '../stop-signals.ts'
 import { outliveReader, type Terminal } from '../terminal.ts'
 import { wholeNumber } from '../values.ts'
@@ -36,11 +36,18 @@ export function addDemo(program: Command): void {
 }
 
 async function runDemo(options: DemoOptions, terminal: Terminal, signals: StopSignals): Promise<void> {
+  // The workers end with this process, and the database has a guard.
+  void signals.askedAgain.then(() => process.exit(EXIT.interrupted))
+  const { makePicturesFolder } = await import('../demo/pictures.ts')
+  const folder = await makePicturesFolder(options.pictures).catch(cause => {
+    const why = `The pictures cannot be written to ${options.pictures}: ${cause.message}.`
+    throw usageError(`${why} Choose another folder with --pictures.`, 'usage', { cause })
+  })
   const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), 'rollcall-demo-')))
   const cleanUp: (() => Promise<void> | void)[] = []
   let kept = options.dataDir !== undefined || options.keep === true
   try {
-    const report = await watchDemo({ options, terminal, signals, dataDir, cleanUp })
+    const report = await watchDemo({ options, terminal, signals, dataDir, folder, cleanUp })
     // What went wrong can be looked into.
     kept ||= !report.ok
     await undo(cleanUp)
@@ -68,10 +75,13 @@ interface Watch {
   terminal: Terminal
   signals: StopSignals
   dataDir: string
+  /** For the pictures. */
+  folder: string
   cleanUp: (() => Promise<void> | void)[]
 }
 
-async function watchDemo({ options, terminal, signals, dataDir, cleanUp }: Watch): Promise<DemoReport> {
+async function watchDemo(watch: Watch): Promise<DemoReport> {
+  const { options, terminal, signals, dataDir, folder, cleanUp } = watch
   const since = performance.now()
   const [display, fleets, instances, pictures, plans, rollCalls, runs, { openPostgresEventLog }] =
     await Promise.all([
@@ -102,7 +112,6 @@ async function watchDemo({ options, terminal, signals, dataDir, cleanUp }: Watch
   })
   cleanUp.push(() => instance.stop())
   signals.signal.throwIfAborted()
-  const folder = await pictures.makePicturesFolder(options.pictures)
   const served = await pictures.servePictures(folder)
   cleanUp.push(() => served.close())
   const fleet = new fleets.Fleet({

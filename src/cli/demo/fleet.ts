@@ -69,13 +69,11 @@ export class Fleet {
     return name
   }
 
-  /** SIGKILL: no farewell, no report. @returns its pid, null where there is no such worker */
-  async kill(name: string): Promise<number | null> {
+  /** SIGKILL: no farewell, no report. */
+  async kill(name: string): Promise<void> {
     const member = this.#members.get(name)
-    if (!member) return null
-    member.child.kill('SIGKILL')
-    await member.exited
-    return member.child.pid ?? null
+    member?.child.kill('SIGKILL')
+    await member?.exited
   }
 
   /** Lets them finish, for a while; then none is left. Safe to call twice. */

@@ -97,9 +97,9 @@ async function killOne(
   )
   const victim = rows[0]?.worker ?? fleet.names[0]
   if (victim === undefined) return
-  const pid = await fleet.kill(victim)
-  const held = rows[0] === undefined ? '' : `, with ${rows[0].tasks} tasks in hand`
-  display.event(`${victim} (process ${pid}) is killed${held}; ${fleet.start()} comes instead`)
+  await fleet.kill(victim)
+  const held = rows[0] === undefined ? '' : ` with ${rows[0].tasks} tasks in hand`
+  display.event(`${victim} is killed (SIGKILL)${held}; ${fleet.start()} comes instead`)
 }
 
 /** Cancels what the plan wants cancelled, when it wants it. */

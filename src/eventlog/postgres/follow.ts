@@ -41,7 +41,7 @@ export async function follow(
   let seen = wakeUps.count
   let reading = nextPage(following, last, signal)
   while (!signal.aborted) {
-    const page = await reading
+    const page = await unlessAborted(reading, signal)
     if (signal.aborted || page === null) return
     const end = page.at(-1)
     if (end) last = { logId, position: end.position, eventId: end.id }
@@ -62,6 +62,16 @@ export async function follow(
       await wakeUps.wait(Math.max(1, IDLE_WAIT_MS - (performance.now() - calledAt)), signal)
     if (!ahead) readOn()
   }
+}
+
+/** The promise's result, or null as soon as the signal is aborted: a network that hangs must not delay the end. */
+function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T | null> {
+  // No race with one promise for the whole life: it would keep a reaction for every page ever read.
+  return new Promise((resolve, reject) => {
+    const abort = () => resolve(null)
+    signal.addEventListener('abort', abort)
+    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort))
+  })
 }
 
 /** The events after `last`, read again until the log answers; null when the signal is aborted meanwhile. */

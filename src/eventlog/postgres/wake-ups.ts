@@ -109,7 +109,12 @@ export class WakeUps {
     client.on('notification', ({ payload }) => {
       if (payload !== this.#origin) this.#wake()
     })
-    signal.addEventListener('abort', end)
+    // Also while it connects or asks: closing must not wait for a network that hangs.
+    const cut = () => {
+      end()
+      destroy(client)
+    }
+    signal.addEventListener('abort', cut)
     try {
       await client.connect()
       await within(PING_TIMEOUT_MS, client.query(`LISTEN ${CHANNEL}`), 'listen')
@@ -122,7 +127,7 @@ export class WakeUps {
     } catch (error) {
       this.#logger?.debug({ err: error }, 'the connection that listens for appends ended')
     }
-    signal.removeEventListener('abort', end)
+    signal.removeEventListener('abort', cut)
     destroy(client)
     return performance.now() - startedAt
   }
