@@ -46,9 +46,6 @@ export interface EngineOptions {
   appendDeadlineMs?: number
 }
 
-/** Told of every stored event, once it is durable, in the order of the task's stream. */
-export type EventListener = (task: Task, event: RecordedEvent) => void
-
 export const ENGINE_LIMITS = {
   /** Commands waiting or in flight; more are refused as overloaded. */
   waiting: 20_000,
@@ -80,7 +77,6 @@ export class Engine {
   readonly #cache: TaskCache
   readonly #reader: TaskReader
   readonly #retrier: AppendRetrier
-  readonly #listeners = new Set<EventListener>()
   readonly #queues = new CommandQueues()
   #scheduled = false
   #flying = false
@@ -117,12 +113,6 @@ export class Engine {
   /** Many tasks as their streams say now. @throws LogUnavailableError */
   readMany(taskIds: readonly string[]): Promise<Map<string, Loaded>> {
     return this.#reader.readMany(taskIds)
-  }
-
-  /** Subscribes to stored events; returns the way to end it. */
-  onEvent(listener: EventListener): () => void {
-    this.#listeners.add(listener)
-    return () => this.#listeners.delete(listener)
   }
 
   /** Takes no more commands and waits for those under way; safe to call twice. */
@@ -304,7 +294,6 @@ export class Engine {
       case 'appended': {
         const task = evolve(taskId, one.task, recorded)
         this.#cache.set(task, one.encoded.data.length)
-        this.#tell(task, recorded)
         const answer: Answer =
           decision.kind === 'refused'
             ? { kind: 'refused', ...decision.refusal, task }
@@ -347,17 +336,6 @@ export class Engine {
     this.#queues.done(member)
     this.#logAnswer(member.envelope, answer)
     member.resolve(answer)
-  }
-
-  #tell(task: Task, event: RecordedEvent): void {
-    for (const listener of this.#listeners) {
-      try {
-        listener(task, event)
-      } catch (error) {
-        // The event is durable, whatever becomes of the news.
-        this.#options.logger.error({ taskId: task.taskId, err: error }, 'a listener failed')
-      }
-    }
   }
 
   #logAnswer({ taskId, command, actor }: CommandEnvelope, answer: Answer): void {

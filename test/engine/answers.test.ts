@@ -92,38 +92,6 @@ t.test('the time of an event never goes back when the clock does', async t => {
   )
 })
 
-t.test('listeners hear every stored event in the order of its stream, until they end it', async t => {
-  const { engine, taskId } = await setUp()
-  const heard: [string, number][] = []
-  const end = engine.onEvent((task, { event, revision }) => {
-    t.equal(task.revision, revision)
-    heard.push([event.type, revision])
-  })
-  const notes = Array.from({ length: 3 }, () => ask(taskId, note()))
-  await engine.executeMany([ask(taskId, start()), ...notes, ask(taskId, start({ leaseTokenHash: TOKEN_B }))])
-  end()
-  await engine.execute(ask(taskId, succeed()))
-  t.strictSame(heard, [
-    ['TaskStarted', 1],
-    ['TaskNoted', 2],
-    ['TaskNoted', 3],
-    ['TaskNoted', 4],
-  ])
-})
-
-t.test('a listener that throws costs nobody an answer', async t => {
-  const { engine, lines, taskId } = await setUp()
-  const heard: string[] = []
-  engine.onEvent(() => {
-    throw new Error('a listener with a bug')
-  })
-  engine.onEvent((_, { event }) => heard.push(event.type))
-  mustBe('accepted', await engine.execute(ask(taskId, start())))
-  mustBe('accepted', await engine.execute(ask(taskId, succeed())))
-  t.strictSame(heard, ['TaskStarted', 'TaskSucceeded'])
-  t.equal(lines.filter(({ level }) => level === 50).length, 2, 'it is logged')
-})
-
 t.test('transitions are logged at info, illegal ones at warn with task, status and trigger', async t => {
   const { engine, lines, taskId } = await setUp()
   await engine.execute(ask(taskId, start()))
