@@ -11,6 +11,7 @@ import {
   type RecordedEvent,
   type TaskEvent,
 } from '../domain/events.ts'
+import { asWritten } from './check-append.ts'
 import type { EncodedEvent, StoredEvent } from './event-log.ts'
 
 const STREAM_PREFIX = 'task-'
@@ -46,13 +47,13 @@ export function encodeEvent(
   event: TaskEvent,
   metadata: Metadata,
 ): { encoded: EncodedEvent; recorded: RecordedEvent } {
-  const encoded: EncodedEvent = {
+  const encoded = asWritten({
     id,
     type: event.type,
     version: event.version,
     data: JSON.stringify(event.data),
     metadata: JSON.stringify(metadata),
-  }
+  })
   return { encoded, recorded: { revision, hash: hashEvent(stream, revision, encoded), metadata, event } }
 }
 
