@@ -84,6 +84,6 @@ function finishedLine({ finishedAt, startedAt, createdAt }: TaskView): string | 
   if (finishedAt === null) return null
   const total = Date.parse(finishedAt) - Date.parse(createdAt)
   const ran = startedAt === null ? null : Date.parse(finishedAt) - Date.parse(startedAt)
-  const last = ran === null ? '' : `, ${spell(ran)} of them in its last attempt`
-  return `${clockTime(finishedAt)}, ${spell(total)} after it was submitted${last}`
+  const last = ran === null ? '' : `, last attempt ${spell(ran)}`
+  return `${clockTime(finishedAt)} (in all ${spell(total)}${last})`
 }

@@ -3,6 +3,7 @@
  * configuration file before defaults. The rest of the program gets values.
  */
 import { readFileSync } from 'node:fs'
+import { isIP } from 'node:net'
 import { z } from 'zod'
 import { lifecycleSchema } from '../domain/lifecycle.ts'
 import { NAME_PATTERN } from '../domain/limits.ts'
@@ -109,5 +110,24 @@ export function serviceConfig(...layers: Partial<Record<keyof ServiceConfig, unk
   const known = Object.fromEntries(Object.entries(merged).filter(([key]) => key in serviceConfigSchema.shape))
   const config = serviceConfigSchema.safeParse(known)
   if (!config.success) throw new ConfigError(`the settings are not valid:\n${z.prettifyError(config.error)}`)
+  refuseOpenAddress(config.data)
   return config.data
+}
+
+/**
+ * Without keys the API is open to whoever reaches it: loopback, or an address that was asked for by name.
+ *
+ * @throws ConfigError
+ */
+export function refuseOpenAddress({ host, withoutKeys, roles }: ServiceConfig): void {
+  if (!roles.includes('api') || withoutKeys || isLoopback(host)) return
+  throw new ConfigError(
+    `refusing to serve ${host}: there are no access keys, and it is not a loopback address. ` +
+      'Use --host 127.0.0.1, or add --without-keys if everyone who reaches this address may do everything.',
+  )
+}
+
+function isLoopback(host: string): boolean {
+  if (host === 'localhost' || host === '::1') return true
+  return isIP(host) === 4 && host.startsWith('127.')
 }

@@ -1,5 +1,4 @@
 /** Builds the parts that a process's roles need, starts them in order and stops them in the reverse one. */
-import { isIP } from 'node:net'
 import pg from 'pg'
 import type { Logger } from 'pino'
 import { type App, buildApp } from '../api/app.ts'
@@ -15,7 +14,7 @@ import { Claims } from '../workers/claims.ts'
 import { Leases } from '../workers/leases.ts'
 import { Timers } from '../workers/timers.ts'
 import { countByType, WorkSignal } from '../workers/work-signal.ts'
-import { ConfigError, type FileConfig, type ServiceConfig } from './config.ts'
+import { type FileConfig, refuseOpenAddress, type ServiceConfig } from './config.ts'
 import { DatabaseClock } from './database-clock.ts'
 import { assertDurable } from './postgres-settings.ts'
 
@@ -135,20 +134,6 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     await stopAll()
     throw error
   }
-}
-
-/** Without keys the API is open to whoever reaches it: loopback, or an address that was asked for by name. */
-function refuseOpenAddress({ host, withoutKeys, roles }: ServiceConfig): void {
-  if (!roles.includes('api') || withoutKeys || isLoopback(host)) return
-  throw new ConfigError(
-    `refusing to serve ${host}: there are no access keys, and it is not a loopback address. ` +
-      'Use --host 127.0.0.1, or add --without-keys if everyone who reaches this address may do everything.',
-  )
-}
-
-function isLoopback(host: string): boolean {
-  if (host === 'localhost' || host === '::1') return true
-  return isIP(host) === 4 && host.startsWith('127.')
 }
 
 function openPool(databaseUrl: string, logger: Logger): pg.Pool {

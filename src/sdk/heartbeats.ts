@@ -13,7 +13,8 @@ import type { Outage } from './outage.ts'
 import { backoffMs, monotonicMs } from './waiting.ts'
 
 const BEATS_MAX = 1_000
-const INTERVAL = { minMs: 50, maxMs: 20_000 }
+/** Also how late a worker may hear of a cancel, so it is short however long the lease. */
+const INTERVAL = { minMs: 50, maxMs: 5_000 }
 /** Progress goes out early, but not oftener than this for a task. */
 const PROGRESS_MS = 250
 /** A beat that is nearly due joins one that is sent anyway. */

@@ -186,6 +186,20 @@ t.test(
       t.match(body.errorMessage, /^é+…$/)
       t.ok(Buffer.byteLength(body.errorMessage!) <= LIMIT / 4)
     })
+    t.test("and an error's code is made one", async t => {
+      const codes: [string, string][] = [
+        ['E 42: \u0000\ud800', 'E_42_'],
+        ['__proto__', 'proto__'],
+        ['', 'error'],
+        ['…', 'error'],
+        ['x'.repeat(100), 'x'.repeat(64)],
+      ]
+      for (const [code, kept] of codes) {
+        const task = await api.started()
+        const failed = await api.command(task, 'fail', { error: { code, message: 'x' }, retryable: false })
+        t.match(failed, { status: 200, body: { errorCode: kept } })
+      }
+    })
   },
 )
 

@@ -157,7 +157,7 @@ t.test('cancel, retry and note answer, and the history has who and why', async t
   const [table, json] = await Promise.all([ask('history', id), askJson('history', id)])
   const rows = table.stdout.trimEnd().split('\n')
   t.match(rows[0], /^REV +TIME +EVENT +WHO +HASH +WHAT$/)
-  t.match(rows[1], /^ +0 +\S+ \S+Z +TaskSubmitted +person \S+ +[0-9a-f]{10} +cli.history$/)
+  t.match(rows[1], /^ +0 +\S+ \S+Z +TaskSubmitted +person \S+ +[0-9a-f]{8} +cli.history$/)
   t.match(rows[2], /^ +1 .* TaskNoted .* looks odd$/)
   t.match(rows[3], /^ +2 .* TaskCancelled .* no longer needed$/)
   t.match(json, { taskId: id, events: { length: 3 }, chain: { whole: true, fault: null } })

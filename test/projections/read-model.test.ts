@@ -3,6 +3,7 @@ import t, { type Test } from 'tap'
 import { Lifecycles } from '../../src/engine/lifecycles.ts'
 import { streamOf } from '../../src/eventlog/codec.ts'
 import type { EventLog } from '../../src/eventlog/event-log.ts'
+import { readLag } from '../../src/projections/lag.ts'
 import { refold } from '../../src/projections/projection.ts'
 import { Projector } from '../../src/projections/projector.ts'
 import { Claims } from '../../src/workers/claims.ts'
@@ -20,6 +21,7 @@ import {
   startEngine,
   startParts,
   submitTasks,
+  until,
   wrapLog,
 } from '../support/service-parts.ts'
 import { live, lives } from './histories.ts'
@@ -206,6 +208,12 @@ t.test('a row that the projector moves while it is folded again does not go back
   await read.promise
   for (const answer of await engine.executeMany([there, missing].map(id => ask(id, start()))))
     mustBe('accepted', answer)
+  await until('the projector waits, or was let pass', async () => {
+    const [row] = await parts.rows<{ n: number }>(
+      `SELECT count(*)::int AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+    )
+    return row!.n > 0 || (await readLag(pool, log)).caughtUp
+  })
   goOn.resolve()
   await repaired
   await parts.projected()

@@ -541,6 +541,7 @@ t.test('what is set aside is not asked again at every look', async t => {
     lines.filter(({ level }) => level >= 40),
     [],
   )
+  t.equal((await parts.task(taskId)).status, 'PENDING')
   await parts.rows('TRUNCATE rollcall.set_aside')
   await tickUntil(parts, 'it fails', isAt(parts, taskId, 'FAILED'))
 })

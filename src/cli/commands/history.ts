@@ -7,7 +7,9 @@ import { clockTime, printable } from '../format.ts'
 import type { Column } from '../table.ts'
 import type { Terminal } from '../terminal.ts'
 
-const SHORT_HASH = 10
+const SHORT_HASH = 8
+/** Below so many columns the table leaves out what it can. */
+const NARROW = 110
 /** A stream is bounded by the limits on steps, notes and attempts; far beyond that it is not a task's. */
 const EVENTS_MAX = 100_000
 
@@ -52,31 +54,28 @@ export function chainFault(
 
 async function historyLines(events: readonly HistoryEvent[], terminal: Terminal): Promise<string[]> {
   const { tableLines, widthOf } = await import('../table.ts')
-  const { dim } = terminal.colors
+  const narrow = terminal.width < NARROW
   const rows = events.map(event => [
     String(event.revision),
-    clockTime(event.at),
+    // To the millisecond where there is no room for the date: what follows each other tells more.
+    narrow ? event.at.slice(11, 23) : clockTime(event.at),
     event.type,
     printable(`${event.actor.kind} ${event.actor.id}`),
     event.hash.slice(0, SHORT_HASH),
     changeOf(event),
   ])
-  const column = (title: string, place: number, max: number): Column => ({
-    title,
-    width: widthOf(
-      title,
-      rows.map(row => row[place]!),
-      max,
-    ),
-  })
+  const column = (title: string, place: number, max: number): Column => {
+    const cells = rows.map(row => row[place]!)
+    return { title, width: widthOf(title, cells, max) }
+  }
   const columns = [
     { ...column('REV', 0, 6), align: 'right' as const },
     column('TIME', 1, 20),
     column('EVENT', 2, 20),
-    column('WHO', 3, 28),
+    column('WHO', 3, narrow ? 18 : 30),
     { title: 'HASH', width: SHORT_HASH },
   ]
   const taken = columns.reduce((sum, { width }) => sum + width + 2, 0)
-  columns.push({ title: 'WHAT', width: Math.max(20, terminal.width - taken - 2) })
-  return tableLines(columns, rows, dim)
+  columns.push({ title: 'WHAT', width: Math.max(10, terminal.width - taken - 2) })
+  return tableLines(columns, rows, terminal.colors.dim)
 }

@@ -88,9 +88,11 @@ async function printTable(pages: AsyncIterable<TaskList>, terminal: Terminal): P
     last = page
     if (page.tasks.length === 0) continue
     const withTitles = columns === null
-    columns ??= columnsFor(page.tasks, terminal)
     const rows = page.tasks.map(task => cellsOf(task, terminal))
-    for (const line of tableLines(columns, rows, dim, withTitles)) terminal.line(line)
+    columns ??= columnsFor(rows, terminal)
+    const { length } = columns
+    const cells = rows.map(row => row.slice(0, length))
+    for (const line of tableLines(columns, cells, dim, withTitles)) terminal.line(line)
     count += page.tasks.length
   }
   if (count === 0) terminal.aside('no tasks')
@@ -99,21 +101,26 @@ async function printTable(pages: AsyncIterable<TaskList>, terminal: Terminal): P
     terminal.aside(`the list is ${last.lagSeconds} s behind; ${SELF} get never is`)
 }
 
-const REMARK = 5
+/** Remarks are left out where there is no room to say anything. */
+const REMARK_MIN = 12
 
 /** The last column takes what the terminal has left. */
-function columnsFor(tasks: readonly TaskRow[], terminal: Terminal): Column[] {
-  const typeWidth = Math.min(32, Math.max(4, ...tasks.map(({ type }) => type.length)))
+function columnsFor(rows: readonly (readonly string[])[], terminal: Terminal): Column[] {
   const columns: Column[] = [
     { title: 'TASK', width: 36 },
-    { title: 'TYPE', width: typeWidth },
+    widest('TYPE', rows, 1, 32),
     { title: 'STATUS', width: STATUS_WIDTH },
     { title: 'TRY', width: 3, align: 'right' },
-    { title: 'CHANGED', width: 16 },
+    widest('CHANGED', rows, 4, 16),
   ]
   const taken = columns.reduce((sum, { width }) => sum + width + 2, 0)
-  columns[REMARK] = { title: 'REMARK', width: Math.max(10, terminal.width - taken - 2) }
-  return columns
+  const left = terminal.width - taken
+  return left < REMARK_MIN ? columns : [...columns, { title: 'REMARK', width: left - 2 }]
+}
+
+function widest(title: string, rows: readonly (readonly string[])[], place: number, max: number): Column {
+  const cells = rows.map(row => row[place]!.length)
+  return { title, width: Math.min(max, Math.max(title.length, ...cells)) }
 }
 
 function cellsOf(task: TaskRow, { colors }: Terminal): string[] {
