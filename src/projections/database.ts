@@ -30,12 +30,13 @@ export async function inTransaction<T>(
   }
   client.on('error', onError)
   try {
-    await client.query(
+    const begun = client.query(
       idleMs === null
         ? 'BEGIN'
         : `BEGIN; SET LOCAL idle_in_transaction_session_timeout = ${Math.ceil(idleMs)}`,
     )
-    const result = await work(client)
+    // Sent together with what comes first; where it fails, that fails too.
+    const [, result] = await Promise.all([begun, work(client)])
     await client.query('COMMIT')
     return result
   } catch (error) {
@@ -49,6 +50,19 @@ export async function inTransaction<T>(
   }
 }
 
-/** ISO 8601 for a timestamptz, null stays null. */
-export const timestamp = (at: number | null): string | null =>
-  at === null ? null : new Date(at).toISOString()
+const WRITTEN_MAX = 4_096
+const written = new Map<number, string>()
+
+/**
+ * ISO 8601 for a timestamptz, null stays null. Tasks that move together share most of their instants, and writing
+ * one costs more than looking it up.
+ */
+export function timestamp(at: number | null): string | null {
+  if (at === null) return null
+  const known = written.get(at)
+  if (known !== undefined) return known
+  if (written.size >= WRITTEN_MAX) written.clear()
+  const text = new Date(at).toISOString()
+  written.set(at, text)
+  return text
+}

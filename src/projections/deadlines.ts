@@ -22,13 +22,15 @@ export async function armDeadlines(
     const next = nextDeadline(task)
     return next ? [deadlineRow(task, next)] : []
   })
-  if (rows.length > 0) await db.query({ ...UPSERT, values: [JSON.stringify(rows)] })
-  if (finished.length > 0)
-    await db.query({
-      name: 'deadlines-disarm',
-      text: 'DELETE FROM rollcall.deadlines WHERE task_id = ANY ($1::uuid[])',
-      values: [finished],
-    })
+  await Promise.all([
+    rows.length > 0 && db.query({ ...UPSERT, values: [JSON.stringify(rows)] }),
+    finished.length > 0 &&
+      db.query({
+        name: 'deadlines-disarm',
+        text: 'DELETE FROM rollcall.deadlines WHERE task_id = ANY ($1::uuid[])',
+        values: [finished],
+      }),
+  ])
 }
 
 export const deadlineRow = (task: Task, deadline: Deadline) => ({

@@ -18,11 +18,12 @@ import {
   type Checkpoint,
   type EventLog,
   LogWentBackwardsError,
+  READ_LIMITS,
   type StoredEvent,
 } from '../eventlog/event-log.ts'
 import { acquire, advance, giveUp, ProjectorFencedError, renew } from './checkpoint.ts'
 import { inTransaction, isUnfit } from './database.ts'
-import { project, projectEach, type SetAside } from './projection.ts'
+import { follow, move, projectEach, type SetAside } from './projection.ts'
 
 export interface ProjectorOptions {
   log: EventLog
@@ -41,8 +42,8 @@ export interface ProjectorOptions {
 
 export const PROJECTOR_NAME = 'tasks'
 const WRITTEN_MAX = 20_000
-/** A batch of fewer events is followed by a pause; the first event after a quiet time never waits. */
-const GATHER = { events: 200, ms: 3 }
+/** The pause after a batch, longer after a larger one; the first event after a quiet time never waits. */
+const GATHER = { leastMs: 3, eventsPerMs: 60 }
 const RESTART_MS = { first: 100, longest: 2_000 }
 
 export class Projector {
@@ -132,8 +133,10 @@ export class Projector {
     this.#renewedAt = performance.now()
     this.#pauseMs = RESTART_MS.first
     onMoved?.(moved)
-    // A transaction costs much the same for one event as for a hundred: under load they gather for a moment.
-    if (batch.length < GATHER.events) await sleep(GATHER.ms, this.#abort.signal)
+    // A transaction costs much the same for one event as for a hundred, and a task that moved twice meanwhile is
+    // written once: under load events gather for a moment. Where more are waiting already there is no need to.
+    if (batch.length < READ_LIMITS.events)
+      await sleep(Math.max(GATHER.leastMs, batch.length / GATHER.eventsPerMs), this.#abort.signal)
   }
 
   /** One transaction: the rows, the tasks set aside, the checkpoint. */
@@ -149,16 +152,20 @@ export class Projector {
         pool,
         async client => {
           const { moved, aside: unfit } = all
-            ? { moved: await project(client, tasks), aside: [] }
+            ? { moved: await move(client, tasks), aside: [] }
             : await projectEach(client, tasks)
           const aside = [...unread, ...unfit]
-          for (const one of aside)
-            await client.query(
-              `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
-              [one.taskId, one.revision, one.reason],
-            )
           const newest = moved.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null)
-          await advance(client, PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint, to, newest)
+          await Promise.all([
+            all && follow(client, moved),
+            ...aside.map(one =>
+              client.query(
+                `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+                [one.taskId, one.revision, one.reason],
+              ),
+            ),
+            advance(client, PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint, to, newest),
+          ])
           return { moved, aside }
         },
         // A process that is stopped in the middle of it must not keep the others waiting longer than its lease.

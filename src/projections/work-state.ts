@@ -85,12 +85,14 @@ export async function followWork(db: Queryable, moved: readonly Task[]): Promise
   const ids = (tasks: readonly Task[]): string[] => tasks.map(task => task.taskId)
   // An offer of an attempt that is over is overwritten by the next one, or ends by itself.
   const notWaiting = ids(known.filter(task => task.status !== 'PENDING'))
-  await dropWork(db, 'ready', notWaiting)
-  await dropWork(db, 'offers', notWaiting)
-  await dropWork(db, 'leases', ids(known.filter(task => task.status !== 'PROCESSING')))
-  await makeReady(db, moved.filter(offerable))
-  await grantLeases(
-    db,
-    moved.filter(task => task.status === 'PROCESSING'),
-  )
+  await Promise.all([
+    dropWork(db, 'ready', notWaiting),
+    dropWork(db, 'offers', notWaiting),
+    dropWork(db, 'leases', ids(known.filter(task => task.status !== 'PROCESSING'))),
+    makeReady(db, moved.filter(offerable)),
+    grantLeases(
+      db,
+      moved.filter(task => task.status === 'PROCESSING'),
+    ),
+  ])
 }

@@ -45,14 +45,10 @@ if (what === 'stop in a transaction') {
   })
 }
 
-const logger = pino(
-  {},
-  { write: line => void (JSON.parse(line).err?.code === 'projector_fenced' && say('fenced')) },
-)
 const projector = new Projector({
   log,
   pool,
-  logger,
+  logger: pino({ level: 'silent' }),
   leaseMs: Number(leaseMs),
   standbyMs: 50,
   onMoved: () => say('moved'),
