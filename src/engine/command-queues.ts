@@ -34,8 +34,9 @@ export class CommandQueues {
     return this.#size
   }
 
-  get isTakeable(): boolean {
-    return this.#takeable.length > 0
+  /** Tasks whose head can be taken. */
+  get takeable(): number {
+    return this.#takeable.length
   }
 
   add(waiting: Waiting): void {

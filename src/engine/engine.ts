@@ -1,8 +1,8 @@
 /**
  * Command -> load -> decide -> append -> answer.
  *
- * Commands of one task form a queue; heads of different queues travel together. One flight is under way at a
- * time: whatever waits when its append returns goes in the next one (group commit with no added delay).
+ * Commands of one task form a queue; heads of different queues travel together in a flight. Whatever waits when its
+ * append returns goes in the next one (group commit with no added delay); two are under way only under load.
  *
  * A flight's members each go through: taken -> loaded -> decided -> appended -> answered. A conflict takes a
  * member back to `taken`, a bounded number of times. An answer that stores nothing (repeated, refused) is given
@@ -50,6 +50,8 @@ export const ENGINE_LIMITS = {
   /** Commands waiting or in flight; more are refused as overloaded. */
   waiting: 20_000,
   flightTasks: 1_000,
+  flights: 2,
+  secondFlightTasks: 100,
   flightBytes: 6 * 1024 * 1024,
   conflicts: 5,
   /** A command that waited this long for its turn is answered `overloaded`; nothing of it was stored. */
@@ -79,7 +81,7 @@ export class Engine {
   readonly #retrier: AppendRetrier
   readonly #queues = new CommandQueues()
   #scheduled = false
-  #flying = false
+  #flights = 0
   #stopped = false
 
   constructor(options: EngineOptions) {
@@ -121,18 +123,30 @@ export class Engine {
     await this.#queues.drained()
   }
 
+  /**
+   * Begins a flight at the end of this turn of the event loop: commands of one request or one read of the socket
+   * gather first. Behind the one under way a second begins only for many, so that deciding and encoding go on
+   * while the log commits; few wait and share the next commit.
+   */
   #schedule(): void {
-    if (this.#scheduled || this.#flying || !this.#queues.isTakeable) return
+    if (this.#scheduled || !this.#mayBegin()) return
     this.#scheduled = true
-    // The end of this turn of the event loop: commands of one request or one read of the socket gather first.
     setImmediate(() => {
       this.#scheduled = false
-      this.#flying = true
+      if (!this.#mayBegin()) return
+      this.#flights++
       this.#fly().finally(() => {
-        this.#flying = false
+        this.#flights--
         this.#schedule()
       })
+      this.#schedule()
     })
+  }
+
+  #mayBegin(): boolean {
+    const { takeable } = this.#queues
+    if (this.#flights === 0) return takeable > 0
+    return this.#flights < ENGINE_LIMITS.flights && takeable >= ENGINE_LIMITS.secondFlightTasks
   }
 
   async #fly(): Promise<void> {
