@@ -7,13 +7,24 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { type BenchResult, machine, poster, quantile, round, treeCpuSeconds } from './support.ts'
+import autocannon from 'autocannon'
+import {
+  type BenchResult,
+  machine,
+  mean,
+  median,
+  poster,
+  quantile,
+  round,
+  treeCpuSeconds,
+} from './support.ts'
 
 const TASKS = 20_000
 const CONCURRENCY = 64
 const BATCH = 500
 const STEADY = { perSecond: 200, seconds: 20 }
 const CLAIM_MAX = 100
+const WORKER_LOOPS = 4
 const LEASE_TOKEN = 'bench-lease-token-0000'
 const LIMIT_MS = 120_000
 
@@ -41,7 +52,7 @@ export async function startBenchService(): Promise<Service & { stop(): Promise<v
     fileURLToPath(new URL('./service-process.ts', import.meta.url)),
     [dataDir, join(dataDir, 'service.log')],
     {
-      execArgv: ['--import=tsx', '--expose-gc'],
+      execArgv: ['--import=tsx', '--expose-gc', '--max-semi-space-size=64'],
     },
   )
   const next = <T>(answer: string): Promise<T> =>
@@ -130,7 +141,7 @@ async function measure(service: Service, tasks: number, submit: (post: Post) => 
   })
   const cpuBefore = treeCpuSeconds(service.child.pid!)
   const began = performance.now()
-  const crew = runWorkers(workers.post, 3, () => {
+  const crew = runWorkers(workers.post, WORKER_LOOPS, () => {
     if (++done === tasks) allDone()
   })
   await submit(clients.post)
@@ -150,17 +161,33 @@ async function measure(service: Service, tasks: number, submit: (post: Post) => 
   }
 }
 
-async function submitSingles(post: Post, tasks: number): Promise<void> {
-  let left = tasks
-  await Promise.all(
-    Array.from({ length: CONCURRENCY }, async () => {
-      while (left-- > 0) {
-        const answer = await post('/v1/tasks', submission)
-        if (answer.status !== 201)
-          throw new Error(`a submit was answered ${answer.status}: ${JSON.stringify(answer.body)}`)
-      }
-    }),
-  )
+/** Posts per second of a bare Fastify server with the same schema: how fast this machine is just now. */
+async function barePosts(): Promise<number> {
+  const child = fork(fileURLToPath(new URL('./bare-process.ts', import.meta.url)), {
+    execArgv: ['--import=tsx'],
+  })
+  const { url } = await new Promise<{ url: string }>(resolve => child.once('message', resolve as never))
+  const began = performance.now()
+  await submitSingles(url, TASKS)
+  const perSecond = (TASKS / (performance.now() - began)) * 1000
+  child.send('stop')
+  await new Promise(resolve => child.once('exit', resolve))
+  return perSecond
+}
+
+/** By autocannon, so that the load costs as little as possible of what is measured. */
+async function submitSingles(url: string, tasks: number): Promise<void> {
+  const result = await autocannon({
+    url: `${url}/v1/tasks`,
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify(submission),
+    connections: CONCURRENCY,
+    amount: tasks,
+    timeout: 30,
+  })
+  if (result['2xx'] !== tasks || result.errors > 0)
+    throw new Error(`of ${tasks} submits ${result['2xx']} were accepted, ${result.errors} failed`)
 }
 
 async function submitBatches(post: Post, tasks: number): Promise<void> {
@@ -180,13 +207,14 @@ async function submitBatches(post: Post, tasks: number): Promise<void> {
 }
 
 /** Submits at a steady rate whatever comes back (open loop) and measures from the send to the end of each task. */
-async function steady(service: Service) {
+export async function steady(service: Service) {
   const clients = poster(service.url, CONCURRENCY)
   const workers = poster(service.url, 8)
   const sentAt = new Map<string, number>()
   const endedAt = new Map<string, number>()
-  const crew = runWorkers(workers.post, 3, (taskId, at) => endedAt.set(taskId, at))
+  const crew = runWorkers(workers.post, WORKER_LOOPS, (taskId, at) => endedAt.set(taskId, at))
   const total = STEADY.perSecond * STEADY.seconds
+  const cpuBefore = treeCpuSeconds(service.child.pid!)
   const began = performance.now()
   const answers: Promise<void>[] = []
   for (let sent = 0; sent < total; ) {
@@ -206,6 +234,7 @@ async function steady(service: Service) {
   while (endedAt.size < total && performance.now() < limit)
     await new Promise(resolve => setTimeout(resolve, 10))
   if (endedAt.size < total) throw new Error(`only ${endedAt.size} of ${total} steady tasks ended`)
+  const cpuSeconds = treeCpuSeconds(service.child.pid!) - cpuBefore
   await crew.stop()
   clients.close()
   workers.close()
@@ -213,14 +242,22 @@ async function steady(service: Service) {
   const latencies = [...sentAt]
     .filter(([, at]) => at > began + 1_000)
     .map(([id, at]) => endedAt.get(id)! - at)
-  return { p50: quantile(latencies, 0.5), p95: quantile(latencies, 0.95), p99: quantile(latencies, 0.99) }
+  return {
+    p50: quantile(latencies, 0.5),
+    p95: quantile(latencies, 0.95),
+    p99: quantile(latencies, 0.99),
+    cpuMicrosPerTask: round((cpuSeconds / total) * 1e6),
+  }
 }
 
 export async function bench(): Promise<BenchResult> {
   const service = await startBenchService()
   try {
-    const single = await measure(service, TASKS, post => submitSingles(post, TASKS))
+    const bare = [await barePosts()]
+    const single = await measure(service, TASKS, () => submitSingles(service.url, TASKS))
+    bare.push(await barePosts())
     const batch = await measure(service, TASKS, post => submitBatches(post, TASKS))
+    bare.push(await barePosts())
     const latency = await steady(service)
     const { heapBytes } = await service.ask<{ heapBytes: number }>('usage')
     return {
@@ -230,14 +267,20 @@ export async function bench(): Promise<BenchResult> {
         tasks: TASKS,
         payload_bytes: Buffer.byteLength(JSON.stringify(payload)),
         single_concurrency: CONCURRENCY,
+        bare_posts_per_second: round(median(bare)),
         single_submits_per_second: single.submitPerSecond,
         single_lifecycles_per_second: single.lifecyclePerSecond,
         single_cpu_us_per_task: single.cpuMicrosPerTask,
+        single_lifecycles_per_bare_post: round(single.lifecyclePerSecond / mean(bare.slice(0, 2)), 3),
         batch_size: BATCH,
         batch_submits_per_second: batch.submitPerSecond,
         batch_lifecycles_per_second: batch.lifecyclePerSecond,
         batch_cpu_us_per_task: batch.cpuMicrosPerTask,
+        batch_lifecycles_per_bare_post: round(batch.lifecyclePerSecond / mean(bare.slice(1)), 3),
+        worker_loops: WORKER_LOOPS,
+        claim_max: CLAIM_MAX,
         steady_per_second: STEADY.perSecond,
+        steady_cpu_us_per_task: latency.cpuMicrosPerTask,
         steady_p50_ms: round(latency.p50, 2),
         steady_p95_ms: round(latency.p95, 2),
         steady_p99_ms: round(latency.p99, 2),

@@ -25,6 +25,8 @@ export function quantile(values: readonly number[], share: number): number {
   return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? Number.NaN
 }
 
+export const mean = (values: readonly number[]): number =>
+  values.reduce((sum, value) => sum + value, 0) / values.length
 export const median = (values: readonly number[]): number => quantile(values, 0.5)
 export const round = (value: number, digits = 1): number => Number(value.toFixed(digits))
 

@@ -38,41 +38,45 @@ export async function acquire(
   return { checkpoint: logId && position && eventId ? { logId, position, eventId } : null }
 }
 
+/** A step of a projector: by whom, from where, to where. */
+export interface Step {
+  name: string
+  holder: string
+  leaseMs: number
+  from: Checkpoint | null
+  to: Checkpoint
+  /** When the newest event of it happened, for the lag; null keeps what is known. */
+  eventAt: number | null
+}
+
+/** The arguments of `rollcall.advance_projector`. */
+export const advanceArguments = ({ name, holder, leaseMs, from, to, eventAt }: Step) => [
+  name,
+  holder,
+  from?.position ?? null,
+  to.logId,
+  to.position,
+  to.eventId,
+  timestamp(eventAt),
+  leaseMs,
+]
+
 /**
- * Moves the checkpoint by compare-and-set and renews the lease, in the transaction that wrote the rows. A lease
- * that ended meanwhile is no reason to throw the batch away as long as nobody has taken it.
+ * Moves the checkpoint by compare-and-set and renews the lease, in the transaction that wrote the rows.
  *
- * @param eventAt when the last event happened, for the lag; null keeps it
  * @throws ProjectorFencedError when the row is not where this projector left it
  */
-export async function advance(
-  db: Queryable,
-  name: string,
-  holder: string,
-  leaseMs: number,
-  from: Checkpoint | null,
-  to: Checkpoint,
-  eventAt: number | null,
-): Promise<void> {
-  const moved = await db.query({
-    name: 'projector-advance',
-    text: `UPDATE rollcall.projectors
-              SET log_id = $3, position = $4, event_id = $5, event_at = COALESCE($6, event_at),
-                  held_until = clock_timestamp() + $7 * interval '1 millisecond', moved_at = clock_timestamp()
-            WHERE name = $1 AND holder = $2 AND position IS NOT DISTINCT FROM $8`,
-    values: [
-      name,
-      holder,
-      to.logId,
-      to.position,
-      to.eventId,
-      timestamp(eventAt),
-      leaseMs,
-      from?.position ?? null,
-    ],
-  })
-  if (moved.rowCount !== 1)
-    throw new ProjectorFencedError(`projector ${name} was taken over by another process`)
+export async function advance(db: Queryable, step: Step): Promise<void> {
+  await db
+    .query('SELECT rollcall.advance_projector($1, $2, $3, $4, $5, $6, $7, $8)', advanceArguments(step))
+    .catch(fenced)
+}
+
+const TAKEN_OVER = 'RC001'
+
+/** Names the error by which the database says that another projector has taken over. */
+export function fenced(error: Error & { code?: string }): never {
+  throw error.code === TAKEN_OVER ? new ProjectorFencedError(error.message, { cause: error }) : error
 }
 
 /** Renews the lease where nothing is new. @throws ProjectorFencedError */

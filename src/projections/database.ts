@@ -30,13 +30,12 @@ export async function inTransaction<T>(
   }
   client.on('error', onError)
   try {
-    const begun = client.query(
+    await client.query(
       idleMs === null
         ? 'BEGIN'
         : `BEGIN; SET LOCAL idle_in_transaction_session_timeout = ${Math.ceil(idleMs)}`,
     )
-    // Sent together with what comes first; where it fails, that fails too.
-    const [, result] = await Promise.all([begun, work(client)])
+    const result = await work(client)
     await client.query('COMMIT')
     return result
   } catch (error) {

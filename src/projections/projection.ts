@@ -1,14 +1,32 @@
-/**
- * Writes tasks into every read model, in the caller's transaction. Statements that need nothing of each other are
- * sent together: on a busy event loop each wait for an answer costs more than the statement.
- */
+/** Writes tasks into every read model and the work state that follows them; the statements are in 0002-project.sql. */
 import type { Pool, PoolClient } from 'pg'
 import { isOpen, type Task } from '../domain/task.ts'
 import type { Loaded } from '../engine/task-reader.ts'
 import { inTransaction, isUnfit, type Queryable } from './database.ts'
-import { armDeadlines } from './deadlines.ts'
-import { moveTasks, rewriteTasks } from './tasks.ts'
-import { followWork } from './work-state.ts'
+import { deadlineRows } from './deadlines.ts'
+import { rewriteTasks, taskRow } from './tasks.ts'
+import { leaseRow, offerable, readyRow } from './work-state.ts'
+
+/** The arguments of `rollcall.follow_tasks`: what hangs on the rows of these tasks. */
+function followArguments(tasks: readonly Task[]): (string | string[])[] {
+  const ids = (some: readonly Task[]): string[] => some.map(task => task.taskId)
+  // A task seen for the first time stands nowhere yet.
+  const known = tasks.filter(task => task.revision > 0)
+  return [
+    JSON.stringify(deadlineRows(tasks)),
+    JSON.stringify(tasks.filter(offerable).map(readyRow)),
+    JSON.stringify(tasks.filter(task => task.status === 'PROCESSING').map(leaseRow)),
+    ids(known.filter(task => !isOpen(task))),
+    ids(known.filter(task => task.status !== 'PENDING')),
+    ids(known.filter(task => task.status !== 'PROCESSING')),
+  ]
+}
+
+/** The arguments of `rollcall.project`. */
+export const projectArguments = (tasks: readonly Task[]): (string | string[])[] => [
+  JSON.stringify(tasks.map(taskRow)),
+  ...followArguments(tasks),
+]
 
 /**
  * Brings the read model to these folds. A row that is there already, or further, stays as it is, and so does
@@ -17,16 +35,20 @@ import { followWork } from './work-state.ts'
  * @returns the tasks whose rows moved
  */
 export async function project(db: Queryable, tasks: readonly Task[]): Promise<Task[]> {
-  const moved = await move(db, tasks)
-  await follow(db, moved)
-  return moved
+  if (tasks.length === 0) return []
+  const projected = await db.query<{ moved: string[] }>({
+    name: 'project',
+    text: 'SELECT rollcall.project($1, $2, $3, $4, $5, $6, $7) AS moved',
+    values: projectArguments(tasks),
+  })
+  return whichMoved(tasks, projected.rows[0]!.moved)
 }
 
-/** The first half of `project`: the rows themselves. @returns the tasks whose rows moved */
-export async function move(db: Queryable, tasks: readonly Task[]): Promise<Task[]> {
-  if (tasks.length === 0) return []
-  const movedIds = await moveTasks(db, tasks)
-  return tasks.filter(task => movedIds.has(task.taskId))
+/** The tasks among these whose ids were answered. */
+export function whichMoved(tasks: readonly Task[], moved: readonly string[]): Task[] {
+  if (moved.length === tasks.length) return [...tasks]
+  const ids = new Set(moved)
+  return tasks.filter(task => ids.has(task.taskId))
 }
 
 /** A task whose rows cannot be written, or whose stream cannot be folded. */
@@ -64,7 +86,7 @@ export async function projectEach(
 export async function rewrite(db: Queryable, tasks: readonly Task[]): Promise<void> {
   if (tasks.length === 0) return
   await rewriteTasks(db, tasks)
-  await follow(db, tasks)
+  await db.query('SELECT rollcall.follow_tasks($1, $2, $3, $4, $5, $6)', followArguments(tasks))
 }
 
 /**
@@ -101,11 +123,4 @@ export async function refold(
     ])
     return loaded.flatMap(([taskId, one]) => (one.kind === 'broken' ? [taskId] : []))
   })
-}
-
-/** The second half of `project`: everything that hangs on the rows that moved. */
-export async function follow(db: Queryable, moved: readonly Task[]): Promise<void> {
-  // A task that was submitted and finished within one batch was never armed.
-  const finished = moved.filter(task => !isOpen(task)).map(task => task.taskId)
-  await Promise.all([armDeadlines(db, moved.filter(isOpen), finished), followWork(db, moved)])
 }

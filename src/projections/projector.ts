@@ -21,9 +21,18 @@ import {
   READ_LIMITS,
   type StoredEvent,
 } from '../eventlog/event-log.ts'
-import { acquire, advance, giveUp, ProjectorFencedError, renew } from './checkpoint.ts'
+import {
+  acquire,
+  advance,
+  advanceArguments,
+  fenced,
+  giveUp,
+  ProjectorFencedError,
+  renew,
+  type Step,
+} from './checkpoint.ts'
 import { inTransaction, isUnfit } from './database.ts'
-import { follow, move, projectEach, type SetAside } from './projection.ts'
+import { projectArguments, projectEach, type SetAside, whichMoved } from './projection.ts'
 
 export interface ProjectorOptions {
   log: EventLog
@@ -43,7 +52,7 @@ export interface ProjectorOptions {
 export const PROJECTOR_NAME = 'tasks'
 const WRITTEN_MAX = 20_000
 /** The pause after a batch, longer after a larger one; the first event after a quiet time never waits. */
-const GATHER = { leastMs: 3, eventsPerMs: 60 }
+const GATHER = { leastMs: 1, mostMs: 15, eventsPerMs: 10 }
 const RESTART_MS = { first: 100, longest: 2_000 }
 
 export class Projector {
@@ -135,48 +144,63 @@ export class Projector {
     onMoved?.(moved)
     // A transaction costs much the same for one event as for a hundred, and a task that moved twice meanwhile is
     // written once: under load events gather for a moment. Where more are waiting already there is no need to.
-    if (batch.length < READ_LIMITS.events)
-      await sleep(Math.max(GATHER.leastMs, batch.length / GATHER.eventsPerMs), this.#abort.signal)
+    if (batch.length < READ_LIMITS.events) await sleep(gatherMs(batch.length), this.#abort.signal)
   }
 
-  /** One transaction: the rows, the tasks set aside, the checkpoint. */
+  /** In one transaction: the rows, the tasks set aside, the checkpoint. One statement where nothing is at fault. */
   async #write(
     tasks: readonly Task[],
     unread: readonly SetAside[],
     last: StoredEvent,
-  ): Promise<{ moved: Task[]; aside: SetAside[] }> {
-    const { pool, log } = this.#options
-    const to: Checkpoint = { logId: log.id, position: last.position, eventId: last.id }
-    const write = (all: boolean) =>
-      inTransaction(
-        pool,
-        async client => {
-          const { moved, aside: unfit } = all
-            ? { moved: await move(client, tasks), aside: [] }
-            : await projectEach(client, tasks)
-          const aside = [...unread, ...unfit]
-          const newest = moved.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null)
-          await Promise.all([
-            all && follow(client, moved),
-            ...aside.map(one =>
-              client.query(
-                `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
-                [one.taskId, one.revision, one.reason],
-              ),
-            ),
-            advance(client, PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint, to, newest),
-          ])
-          return { moved, aside }
-        },
-        // A process that is stopped in the middle of it must not keep the others waiting longer than its lease.
-        this.#leaseMs,
-      )
-    const written = await write(true).catch(error => {
-      if (isUnfit(error)) return write(false)
+  ): Promise<{ moved: Task[]; aside: readonly SetAside[] }> {
+    const step: Step = {
+      name: PROJECTOR_NAME,
+      holder: this.#holder,
+      leaseMs: this.#leaseMs,
+      from: this.#checkpoint,
+      to: { logId: this.#options.log.id, position: last.position, eventId: last.id },
+      eventAt: tasks.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null),
+    }
+    const together =
+      unread.length === 0 ? this.#writeTogether(tasks, step) : this.#writeEach(tasks, unread, step)
+    const written = await together.catch(error => {
+      if (isUnfit(error)) return this.#writeEach(tasks, unread, step)
       throw error
     })
-    this.#checkpoint = to
+    this.#checkpoint = step.to
     return written
+  }
+
+  async #writeTogether(tasks: readonly Task[], step: Step) {
+    const written = await this.#options.pool
+      .query<{ moved: string[] }>({
+        name: 'project-and-advance',
+        text: `SELECT rollcall.project($1, $2, $3, $4, $5, $6, $7) AS moved,
+                      rollcall.advance_projector($8, $9, $10, $11, $12, $13, $14, $15)`,
+        values: [...projectArguments(tasks), ...advanceArguments(step)],
+      })
+      .catch(fenced)
+    return { moved: whichMoved(tasks, written.rows[0]!.moved), aside: [] }
+  }
+
+  /** Task by task, so that the one at fault is set aside and the others are written. */
+  #writeEach(tasks: readonly Task[], unread: readonly SetAside[], step: Step) {
+    return inTransaction(
+      this.#options.pool,
+      async client => {
+        const { moved, aside: unfit } = await projectEach(client, tasks)
+        const aside = [...unread, ...unfit]
+        for (const one of aside)
+          await client.query(
+            `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
+            [one.taskId, one.revision, one.reason],
+          )
+        await advance(client, step)
+        return { moved, aside }
+      },
+      // A process that is stopped in the middle of it must not keep the others waiting longer than its lease.
+      this.#leaseMs,
+    )
   }
 
   /**
@@ -233,3 +257,6 @@ function sleep(ms: number, signal: AbortSignal): Promise<void> {
     signal.addEventListener('abort', done)
   })
 }
+
+const gatherMs = (events: number): number =>
+  Math.min(GATHER.mostMs, Math.max(GATHER.leastMs, events / GATHER.eventsPerMs))

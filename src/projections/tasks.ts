@@ -38,31 +38,12 @@ const errorText = (text: string | null): string | null =>
 const COLUMNS = `task_id, type, status, step, attempt, max_attempts, run, priority, tenant, worker, error_code,
   error_message, result_url, created_at, run_at, started_at, finished_at, updated_at, revision, hash`
 
-const UPSERT = `
-  INSERT INTO rollcall.tasks AS t (${COLUMNS})
-  SELECT ${COLUMNS} FROM json_populate_recordset(NULL::rollcall.tasks, $1::json)
-  ON CONFLICT (task_id) DO UPDATE SET
-    status = excluded.status, step = excluded.step, attempt = excluded.attempt, run = excluded.run,
-    worker = excluded.worker, error_code = excluded.error_code, error_message = excluded.error_message,
-    result_url = excluded.result_url, run_at = excluded.run_at, started_at = excluded.started_at,
-    finished_at = excluded.finished_at, updated_at = excluded.updated_at, revision = excluded.revision,
-    hash = excluded.hash`
-
-/** Writes rows that are ahead of what stands there; returns the ids of those that moved. */
-export async function moveTasks(db: Queryable, tasks: readonly Task[]): Promise<Set<string>> {
-  const moved = await db.query<{ task_id: string }>({
-    name: 'tasks-move',
-    text: `${UPSERT} WHERE t.revision < excluded.revision RETURNING t.task_id`,
-    values: [JSON.stringify(tasks.map(taskRow))],
-  })
-  return new Set(moved.rows.map(row => row.task_id))
-}
-
 /** Writes rows as folded, whatever stood there: the repair of a row that differs from its fold. */
 export async function rewriteTasks(db: Queryable, tasks: readonly Task[]): Promise<void> {
   await db.query(
-    `${UPSERT}, type = excluded.type, max_attempts = excluded.max_attempts, priority = excluded.priority,
-     tenant = excluded.tenant, created_at = excluded.created_at`,
+    `INSERT INTO rollcall.tasks (${COLUMNS})
+     SELECT ${COLUMNS} FROM json_populate_recordset(NULL::rollcall.tasks, $1::json)
+     ON CONFLICT (task_id) DO UPDATE SET (${COLUMNS}) = (${COLUMNS.replace(/\w+/g, 'excluded.$&')})`,
     [JSON.stringify(tasks.map(taskRow))],
   )
 }

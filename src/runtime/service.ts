@@ -38,8 +38,6 @@ export interface Service {
 }
 
 const POOL_CONNECTIONS = 12
-/** Statements of one transaction travel together. */
-const PROJECTOR_CONNECTIONS = { max: 2, pipeline: true }
 const STATEMENT_TIMEOUT_MS = 30_000
 /** Answers under way get this long at shutdown; then their connections are closed. */
 const CLOSE_MS = 3_000
@@ -63,7 +61,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     }
   }
   try {
-    const pool = openPool(databaseUrl, logger, { max: POOL_CONNECTIONS })
+    const pool = openPool(databaseUrl, logger)
     stops.push(() => pool.end())
     if (options.requireDurable !== false) logger.info(await assertDurable(pool), 'the log is durable')
     const log = await openPostgresEventLog({
@@ -80,12 +78,10 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     const signal = new WorkSignal()
     const has = (role: ServiceConfig['roles'][number]): boolean => options.roles.includes(role)
 
-    const projecting = has('projector') ? openPool(databaseUrl, logger, PROJECTOR_CONNECTIONS) : null
-    if (projecting) stops.push(() => projecting.end())
-    const projector = projecting
+    const projector = has('projector')
       ? new Projector({
           log,
-          pool: projecting,
+          pool,
           cache,
           logger: logger.child({ part: 'projector' }),
           onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
@@ -140,16 +136,16 @@ export async function startService(options: ServiceOptions): Promise<Service> {
   }
 }
 
-function openPool(databaseUrl: string, logger: Logger, settings: pg.PoolConfig): pg.Pool {
+function openPool(databaseUrl: string, logger: Logger): pg.Pool {
   const pool = new pg.Pool({
     connectionString: databaseUrl,
+    max: POOL_CONNECTIONS,
     application_name: 'rollcall',
     connectionTimeoutMillis: 5_000,
     statement_timeout: STATEMENT_TIMEOUT_MS,
     query_timeout: STATEMENT_TIMEOUT_MS + 5_000,
     idle_in_transaction_session_timeout: STATEMENT_TIMEOUT_MS,
     options: '-c timezone=UTC -c datestyle=ISO',
-    ...settings,
   })
   // An idle connection that breaks is no reason to end the process (PITFALLS P11).
   // Its error carries the whole connection along, which nobody wants to read in a log.

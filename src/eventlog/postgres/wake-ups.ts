@@ -12,7 +12,7 @@ import type { BaseLogger } from 'pino'
 import { type Connections, destroy, within } from './connections.ts'
 
 const CHANNEL = 'rollcall_log'
-const NOTIFY_INTERVAL_MS = 5
+const NOTIFY_INTERVAL_MS = 20
 /** A listening connection is silent by nature; only asking it shows that it died. */
 const PING_INTERVAL_MS = 10_000
 const PING_TIMEOUT_MS = 5_000
