@@ -52,7 +52,7 @@ export async function startBenchService(): Promise<Service & { stop(): Promise<v
     fileURLToPath(new URL('./service-process.ts', import.meta.url)),
     [dataDir, join(dataDir, 'service.log')],
     {
-      execArgv: ['--import=tsx', '--expose-gc', '--max-semi-space-size=64'],
+      execArgv: ['--import=tsx', '--expose-gc', '--max-semi-space-size=32'],
     },
   )
   const next = <T>(answer: string): Promise<T> =>

@@ -38,6 +38,8 @@ export interface Service {
 }
 
 const POOL_CONNECTIONS = 12
+/** An append is given up after this, and begun again for as long: callers have their answer before their patience ends. */
+const APPEND_MS = 3_000
 const STATEMENT_TIMEOUT_MS = 30_000
 /** Answers under way get this long at shutdown; then their connections are closed. */
 const CLOSE_MS = 3_000
@@ -66,6 +68,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     if (options.requireDurable !== false) logger.info(await assertDurable(pool), 'the log is durable')
     const log = await openPostgresEventLog({
       connectionString: databaseUrl,
+      appendTimeoutMs: APPEND_MS,
       logger: logger.child({ part: 'log' }),
     })
     stops.push(() => log.close())
@@ -73,7 +76,14 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     stops.push(() => clock.stop())
     const lifecycles = await Lifecycles.open(log, options.file.lifecycles)
     const cache = new TaskCache()
-    const engine = new Engine({ log, clock, lifecycles, cache, logger: logger.child({ part: 'engine' }) })
+    const engine = new Engine({
+      log,
+      clock,
+      lifecycles,
+      cache,
+      appendDeadlineMs: APPEND_MS,
+      logger: logger.child({ part: 'engine' }),
+    })
     stops.push(() => engine.stop())
     const signal = new WorkSignal()
     const has = (role: ServiceConfig['roles'][number]): boolean => options.roles.includes(role)

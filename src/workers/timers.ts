@@ -128,6 +128,10 @@ export class Timers {
     })
     if (ticked.rowCount) return
     await inTransaction(pool, async client => {
+      // A missing row means that the work state was lost: a gap of unknown length.
+      await client.query(
+        "INSERT INTO rollcall.timer_ticks (ticked_at) VALUES (timestamptz 'epoch') ON CONFLICT DO NOTHING",
+      )
       const last = await client.query<{ gap_ms: string }>(
         `SELECT (extract(epoch FROM clock_timestamp() - ticked_at) * 1000)::bigint AS gap_ms
            FROM rollcall.timer_ticks FOR UPDATE`,
