@@ -256,7 +256,8 @@ async function waitForEnd(
     } catch (error) {
       // A service that is away for a while says nothing of the task; the wait goes on.
       if (!(error instanceof RollcallError) || !error.retryable) throw error
-      last = error.message
+      // An ask that was cut short by the end of the wait says less than the answer before it.
+      if (monotonicMs() < deadline) last = error.message
     }
     await sleep(Math.min(backoffMs(POLL, polls), deadline - monotonicMs()), signal)
     signal?.throwIfAborted()

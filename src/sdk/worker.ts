@@ -194,11 +194,12 @@ class HttpWorker implements Worker {
       // A second stop may move the end of the drain closer; its wake looks again.
       await waitUntil(() => idle() || this.#drainUntil < until, this.#changed, until - monotonicMs())
     }
+    // Before anything is handed back: a claim that still waits would take it again.
+    await this.#claiming
     for (const attempt of this.#attempts.values()) attempt.shutDown()
     await waitUntil(idle, this.#changed, ABORT_GRACE_MS)
     const ignoring = [...this.#attempts.values()]
     for (const attempt of ignoring) if (!attempt.over) this.#report(attempt, SHUTTING_DOWN)
-    await this.#claiming
     this.counts.undelivered = await this.#reports.end(FLUSH_MS)
     this.#heartbeats.stop()
     this.#sayStopped(ignoring)

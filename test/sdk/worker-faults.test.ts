@@ -168,6 +168,7 @@ t.test('a service that is away for one member of a batch is asked again for that
   const proxy = await startFakeService(t, ({ path, body }) => {
     if (path === CLAIM)
       return json({ tasks: reports === 0 && proxy.bodies(CLAIM).length === 1 ? [task] : [] })
+    if (path !== REPORT) return json({ results: [] })
     const sent = JSON.parse(body).reports as { taskId: string }[]
     return json({
       results: sent.map(({ taskId }) =>
