@@ -6,42 +6,20 @@ import Fastify, {
   LogController,
 } from 'fastify'
 import type { ZodTypeProvider } from 'fastify-type-provider-zod'
-import type { Pool } from 'pg'
 import type { Logger } from 'pino'
 import { type ZodType, z } from 'zod'
-import type { Clock } from '../engine/clock.ts'
-import type { Engine } from '../engine/engine.ts'
-import type { EventLog } from '../eventlog/event-log.ts'
-import type { Claims } from '../workers/claims.ts'
-import type { Leases } from '../workers/leases.ts'
 import { answerBrokenRequest } from './broken-request.ts'
 import { parseJsonBody } from './json-body.ts'
+import type { AppParts } from './parts.ts'
 import { invalid, Problem } from './problems.ts'
 import { healthRoutes } from './routes/health.ts'
 import { taskRoutes } from './routes/tasks.ts'
 import { workerRoutes } from './routes/workers.ts'
-import type { Submitter } from './submit.ts'
-
-export interface AppParts {
-  engine: Engine
-  log: EventLog
-  /** The read model and the work state. */
-  pool: Pool
-  clock: Clock
-  submitter: Submitter
-  claims: Claims
-  leases: Leases
-  logger: Logger
-  /** Whether the parts of this process are fit to serve; each with its reason when it is not. */
-  health: () => { name: string; ok: boolean; reason: string | null }[]
-}
 
 export type App = FastifyInstance
 
 /** A body holds one payload of 256 KiB, escaped, and what is around it. */
 const BODY_BYTES = 1024 * 1024
-/** Batches and reports carry many; their number is bounded beside their bytes. */
-export const BATCH_BODY_BYTES = 16 * 1024 * 1024
 
 /** Builds the application; the caller listens or injects. */
 export function buildApp(parts: AppParts): App {
@@ -94,9 +72,6 @@ export function buildApp(parts: AppParts): App {
   workerRoutes(typed, parts)
   return app
 }
-
-export type TypedApp = ReturnType<typeof typedApp>
-const typedApp = (app: FastifyInstance) => app.withTypeProvider<ZodTypeProvider>()
 
 /** Connections that are still open while the service stops bring requests that nobody has time for. */
 function refuseWhileClosing(app: FastifyInstance): void {

@@ -31,7 +31,7 @@ import type { Clock } from './clock.ts'
 import { CommandQueues, type FingerprintOf, type Waiting } from './command-queues.ts'
 import { type Lifecycles, UnknownLifecycleError } from './lifecycles.ts'
 import { TaskCache } from './task-cache.ts'
-import { type Loaded, TaskReader } from './task-reader.ts'
+import { type Loaded, TaskReader, taskIn } from './task-reader.ts'
 
 export interface EngineOptions {
   log: EventLog
@@ -205,7 +205,7 @@ export class Engine {
       .map(member => {
         const { taskId } = member.envelope
         const fresh = loaded.get(taskId)
-        return { member, task: fresh ? taskOf(fresh) : this.#cache.get(taskId), current: fresh !== undefined }
+        return { member, task: fresh ? taskIn(fresh) : this.#cache.get(taskId), current: fresh !== undefined }
       })
     for (const { member, task } of pairs) await this.#learnLifecycle(member, task)
     return pairs
@@ -382,8 +382,6 @@ export class Engine {
     }
   }
 }
-
-const taskOf = (loaded: Loaded): Task | null => (loaded.kind === 'task' ? loaded.task : null)
 
 /** The definition that decides: the task's own, or the one it is submitted with; null for a task that is not there. */
 function refOf({ envelope }: Waiting, task: Task | null): LifecycleRef | null {

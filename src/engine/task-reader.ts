@@ -7,6 +7,10 @@ import type { TaskCache } from './task-cache.ts'
 
 export type Loaded = { kind: 'task'; task: Task } | { kind: 'absent' } | { kind: 'broken'; error: Error }
 
+/** The task where there is one that can be folded. */
+export const taskIn = (loaded: Loaded | undefined): Task | null =>
+  loaded?.kind === 'task' ? loaded.task : null
+
 const READ_TASKS_MAX = 500
 
 export class TaskReader {

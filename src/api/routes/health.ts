@@ -1,4 +1,4 @@
-import type { AppParts, TypedApp } from '../app.ts'
+import type { AppParts, TypedApp } from '../parts.ts'
 
 /** Alive is the process; ready is a process whose parts can serve. */
 export function healthRoutes(app: TypedApp, parts: AppParts): void {

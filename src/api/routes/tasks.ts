@@ -5,15 +5,16 @@ import { z } from 'zod'
 import type { Command, CommandEnvelope } from '../../domain/commands.ts'
 import type { RecordedEvent } from '../../domain/events.ts'
 import type { ProcessingTask, Task } from '../../domain/task.ts'
-import { type Answer, refused } from '../../engine/answer.ts'
+import { refused } from '../../engine/answer.ts'
 import { decodeEvent, streamOf } from '../../eventlog/codec.ts'
 import type { StoredEvent } from '../../eventlog/event-log.ts'
 import { readLag } from '../../projections/lag.ts'
 import { type ListedTask, type ListPlace, listTasks } from '../../projections/task-list.ts'
 import type { Signals } from '../../workers/leases.ts'
-import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../app.ts'
+import { taskOf } from '../answers.ts'
 import { ifMatchRevision } from '../if-match.ts'
 import { type Origin, originOf } from '../origin.ts'
+import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../parts.ts'
 import { invalid, Problem } from '../problems.ts'
 import {
   type BatchAnswer,
@@ -191,12 +192,6 @@ function idempotencyKey(request: FastifyRequest): string | null {
       { path: 'Idempotency-Key', message: key.error.issues[0]?.message ?? 'is not valid' },
     ])
   return key.data
-}
-
-/** The task of an answer. @throws Problem for a refusal */
-export function taskOf(answer: Answer): { task: Task; repeated: boolean } {
-  if (answer.kind === 'refused') throw new Problem(answer.code, answer.message)
-  return { task: answer.task, repeated: answer.kind === 'repeated' }
 }
 
 async function readTask({ engine }: Pick<AppParts, 'engine'>, id: string): Promise<Task> {

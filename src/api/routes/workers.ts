@@ -3,8 +3,9 @@ import { hash, randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Command, CommandEnvelope } from '../../domain/commands.ts'
 import type { Actor } from '../../domain/events.ts'
-import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../app.ts'
+import { taskOf } from '../answers.ts'
 import { originOf } from '../origin.ts'
+import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../parts.ts'
 import { invalid } from '../problems.ts'
 import { taskParamsSchema } from '../schemas/tasks.ts'
 import {
@@ -24,7 +25,6 @@ import {
   succeedSchema,
 } from '../schemas/workers.ts'
 import { claimedTask, taskView } from '../views.ts'
-import { taskOf } from './tasks.ts'
 
 const hashToken = (token: string): string => hash('sha256', token)
 
