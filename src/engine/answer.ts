@@ -1,3 +1,5 @@
+import type { Logger } from 'pino'
+import type { CommandEnvelope } from '../domain/commands.ts'
 import type { RecordedEvent } from '../domain/events.ts'
 import { REFUSALS, type RefusalCode } from '../domain/refusals.ts'
 import type { Task } from '../domain/task.ts'
@@ -33,3 +35,16 @@ export const refused = (code: AnyRefusalCode, task: Task | null = null, message?
   message: message ?? ALL_REFUSALS[code],
   task,
 })
+
+/** Each transition at info, each refusal at warn; a repetition says nothing new. */
+export function logAnswer(logger: Logger, { taskId, command, actor }: CommandEnvelope, answer: Answer): void {
+  const { trigger } = command
+  if (answer.kind === 'accepted') {
+    const { status, revision, type } = answer.task
+    const event = answer.event.event.type
+    logger.info({ taskId, type, trigger, event, status, revision, actor: actor.id }, 'transition')
+  } else if (answer.kind === 'refused') {
+    const status = answer.task?.status ?? null
+    logger.warn({ taskId, trigger, status, code: answer.code, actor: actor.id }, 'refused')
+  }
+}

@@ -25,7 +25,7 @@ import {
   type EventLog,
   LogUnavailableError,
 } from '../eventlog/event-log.ts'
-import { type Answer, refused } from './answer.ts'
+import { type Answer, logAnswer, refused } from './answer.ts'
 import { AppendRetrier } from './append-retrier.ts'
 import type { Clock } from './clock.ts'
 import { CommandQueues, type FingerprintOf, type Waiting } from './command-queues.ts'
@@ -348,38 +348,8 @@ export class Engine {
 
   #answer(member: Waiting, answer: Answer): void {
     this.#queues.done(member)
-    this.#logAnswer(member.envelope, answer)
+    logAnswer(this.#options.logger, member.envelope, answer)
     member.resolve(answer)
-  }
-
-  #logAnswer({ taskId, command, actor }: CommandEnvelope, answer: Answer): void {
-    const { logger } = this.#options
-    if (answer.kind === 'accepted') {
-      const { status, revision, type } = answer.task
-      logger.info(
-        {
-          taskId,
-          type,
-          trigger: command.trigger,
-          event: answer.event.event.type,
-          status,
-          revision,
-          actor: actor.id,
-        },
-        'transition',
-      )
-    } else if (answer.kind === 'refused') {
-      logger.warn(
-        {
-          taskId,
-          trigger: command.trigger,
-          status: answer.task?.status ?? null,
-          code: answer.code,
-          actor: actor.id,
-        },
-        'refused',
-      )
-    }
   }
 }
 
