@@ -8,6 +8,7 @@ import Fastify, {
 import type { ZodTypeProvider } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
 import { type ZodType, z } from 'zod'
+import { ClaimNotStartedError } from '../workers/claims.ts'
 import { answerBrokenRequest } from './broken-request.ts'
 import { parseJsonBody } from './json-body.ts'
 import type { AppParts } from './parts.ts'
@@ -102,6 +103,7 @@ const httpLevel = (level: string): string => (level === 'info' ? 'warn' : level)
 /** Whatever was thrown, as a Problem. What is not foreseen is logged and answered without its inside. */
 function problemOf(error: FastifyError, logger: Logger): Problem {
   if (error instanceof Problem) return error
+  if (error instanceof ClaimNotStartedError) return new Problem(error.code, error.message)
   switch (error.code) {
     case 'FST_ERR_CTP_BODY_TOO_LARGE':
       return new Problem('body_too_large')

@@ -70,6 +70,16 @@ const PASSING: ReadonlySet<AnyRefusalCode> = new Set([
   'internal_error',
 ])
 
+/** Tasks were taken and none of them could be started, for a reason that passes; the claim may be asked again. */
+export class ClaimNotStartedError extends Error {
+  readonly code: AnyRefusalCode
+
+  constructor(code: AnyRefusalCode, message: string) {
+    super(message)
+    this.code = code
+  }
+}
+
 export class Claims {
   readonly #pool: Pool
   readonly #engine: Engine
@@ -85,6 +95,7 @@ export class Claims {
   /**
    * Takes and starts up to `max` tasks; waits for the first one up to `waitMs`.
    *
+   * @throws ClaimNotStartedError
    * @param signal ends the waiting (the worker went away, the service stops); what was taken is still started
    */
   async claim(claim: Claim, signal: AbortSignal): Promise<ProcessingTask[]> {
@@ -129,7 +140,11 @@ export class Claims {
         'DELETE FROM rollcall.offers WHERE task_id = ANY ($1::uuid[]) AND claim_id = $2',
         [useless, claim.claimId],
       )
-    return answers.flatMap(answer => (isHeldBy(answer, claim) ? [answer.task] : []))
+    const started = answers.flatMap(answer => (isHeldBy(answer, claim) ? [answer.task] : []))
+    const passing = answers.find(isPassing)
+    // Nothing to answer, and not for want of tasks: asked again with its id, the claim finds its offers.
+    if (started.length === 0 && passing) throw new ClaimNotStartedError(passing.code, passing.message)
+    return started
   }
 }
 
@@ -147,6 +162,8 @@ function startOf(taskId: string, attempt: number, claim: Claim): CommandEnvelope
   }
 }
 
+type Refused = Extract<Answer, { kind: 'refused' }>
+const isPassing = (answer: Answer): answer is Refused => answer.kind === 'refused' && PASSING.has(answer.code)
 const isUseless = (answer: Answer): boolean => answer.kind === 'refused' && !PASSING.has(answer.code)
 
 /** A claim asked again may find a task that has ended since: it is not handed out a second time. */

@@ -63,12 +63,12 @@ t.test('a database that is stopped for ten seconds under traffic', { timeout: 18
   }
   const isAnswered = ({ body }: Answer<ReportsAnswer>): boolean =>
     body.results.every(result => result.kind !== 'refused' || !AWAY.has(result.code))
+  let finished = 0
   const worker = async (index: number): Promise<void> => {
     const name = { worker: `worker-${index}`, leaseToken: TOKEN }
-    for (let done = 0; running || done < accepted.length; ) {
+    while (running || finished < accepted.length) {
       const claim = { ...name, types: ['outage.task'], max: 20, waitMs: 500, claimId: randomUUID() }
       const { tasks } = await insist<ClaimAnswer>('/v1/workers/claim', claim)
-      if (tasks.length === 0 && !running) return
       const reports = tasks.map(({ taskId, attempt }) => ({
         trigger: 'SUCCEED',
         taskId,
@@ -78,7 +78,7 @@ t.test('a database that is stopped for ten seconds under traffic', { timeout: 18
       }))
       if (reports.length > 0)
         await insist<ReportsAnswer>('/v1/workers/report', { worker: name.worker, reports }, {}, isAnswered)
-      done += tasks.length
+      finished += tasks.length
     }
   }
   const traffic = [submitter(), submitter(), submitter(), worker(1), worker(2)]

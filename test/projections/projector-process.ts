@@ -10,7 +10,7 @@ import pino from 'pino'
 import { openPostgresEventLog } from '../../src/eventlog/postgres/postgres-event-log.ts'
 import { Projector } from '../../src/projections/projector.ts'
 
-const BATCH = 50
+const BATCH = 20
 
 const [url, leaseMs, what] = process.argv.slice(2)
 const say = (word: string) => process.stdout.write(`${word}\n`)

@@ -70,7 +70,8 @@ t.test('a cluster that ran without durability is written out before it runs with
 t.test('it listens on 127.0.0.1 with a password, whether or not 5432 is taken', async t => {
   const dataDir = await madeFolder(t)
   const other = createServer().listen(5432, '127.0.0.1')
-  await Promise.race([once(other, 'listening'), once(other, 'error')]) // taken by a stranger is as good
+  // Taken by a stranger is as good.
+  await new Promise(resolve => other.once('listening', resolve).once('error', resolve))
   t.teardown(() => other.close())
 
   const server = await start(t, { dataDir })

@@ -109,7 +109,9 @@ t.test('a claim that broke off before its tasks were started is taken up where i
   const stopped = await startEngine(parts.log)
   await stopped.stop()
   const claim = aClaim({ max: 3 })
-  t.strictSame(await new Claims(parts.pool, stopped, parts.signal).claim(claim, NEVER), [])
+  await t.rejects(new Claims(parts.pool, stopped, parts.signal).claim(claim, NEVER), {
+    code: 'shutting_down',
+  })
   t.equal(await countOf(parts, 'offers'), 3)
   const started = await parts.claims.claim(claim, NEVER)
   t.equal(started.length, 3)
@@ -140,7 +142,9 @@ t.test('S14 a claim whose STARTs were stored and whose answers were lost finds i
     { clock: parts.clock, appendDeadlineMs: 1 },
   )
   const claim = aClaim({ max: 2 })
-  t.strictSame(await new Claims(parts.pool, lossy, parts.signal).claim(claim, NEVER), [])
+  await t.rejects(new Claims(parts.pool, lossy, parts.signal).claim(claim, NEVER), {
+    code: 'log_unavailable',
+  })
   const again = await parts.claims.claim(claim, NEVER)
   t.equal(again.length, 2)
   for (const { taskId } of again)
@@ -271,7 +275,9 @@ t.test('what a claimer took and never started is offered again when its time is 
   await parts.projected()
   const died = await startEngine(parts.log)
   await died.stop()
-  await new Claims(parts.pool, died, parts.signal).claim(aClaim(), NEVER)
+  await t.rejects(new Claims(parts.pool, died, parts.signal).claim(aClaim(), NEVER), {
+    code: 'shutting_down',
+  })
   await parts.timers.tick()
   t.strictSame(await parts.claims.claim(aClaim(), NEVER), [], 'not before')
   await parts.rows(OVERDUE)
@@ -303,7 +309,8 @@ t.test('a START that failed for a passing reason keeps its offer', async t => {
       asked.map(() => ({ kind: 'refused', code: 'log_unavailable', message: '', task: null })),
   } as unknown as Engine
   const claim = aClaim()
-  t.strictSame(await new Claims(parts.pool, refusing, parts.signal).claim(claim, NEVER), [])
+  const refused = new Claims(parts.pool, refusing, parts.signal).claim(claim, NEVER)
+  await t.rejects(refused, { code: 'log_unavailable' }, 'the worker is told to ask again')
   t.equal(await countOf(parts, 'offers'), 1)
   t.equal((await parts.claims.claim(claim, NEVER)).length, 1)
 })
