@@ -81,7 +81,7 @@ t.test('every npm script and every file that the documents name exists', async t
   const documents = ['README.md', 'CHANGELOG.md', 'bench/README.md', ...filesUnder('docs', ['.md'])]
   for (const document of documents) {
     const text = read(document)
-    for (const [, script] of text.matchAll(/\bnpm run ([a-zA-Z0-9:_-]+)/g))
+    for (const [, script] of text.matchAll(/\bnpm run (?:--silent )?([a-zA-Z0-9:_][a-zA-Z0-9:_-]*)/g))
       t.ok(scripts[script!], `${document}: npm run ${script}`)
     for (const [, link] of text.matchAll(/\]\((?!https?:|#)([^)#]+)[^)]*\)/g))
       t.ok(existsSync(resolve(root, dirname(document), link!)), `${document}: ${link}`)
