@@ -466,7 +466,8 @@ t.test('work state that got lost is put back: every task still ends', async t =>
   // Taken and never started.
   const stopped = await startEngine(parts.log)
   await stopped.stop()
-  await new Claims(parts.pool, stopped, parts.signal).claim(aClaim({ max: 5 }), NEVER)
+  const broken = new Claims(parts.pool, stopped, parts.signal).claim(aClaim({ max: 5 }), NEVER)
+  await t.rejects(broken, { code: 'shutting_down' })
   const delayed = await submitTasks(parts.engine, 5, () => ({ timeouts, delayMs: 200 }))
   await parts.projected()
   await parts.rows('TRUNCATE rollcall.ready, rollcall.offers, rollcall.leases')
