@@ -2,7 +2,7 @@
 import { nextDeadline } from '../domain/deadlines.ts'
 import type { Instant } from '../domain/events.ts'
 import type { ProcessingTask, Task } from '../domain/task.ts'
-import { why } from '../domain/why.ts'
+import { shownError, why } from '../domain/why.ts'
 import type { Signals } from '../workers/leases.ts'
 import type { TaskView } from './schemas/tasks.ts'
 import type { ClaimedTask } from './schemas/workers.ts'
@@ -12,7 +12,7 @@ const isoOrNull = (at: Instant | null): string | null => (at === null ? null : i
 
 /** @param signals of a running task; null for any other or where there are none */
 export function taskView(task: Task, signals: Signals | null, now: Instant): TaskView {
-  const error = task.status === 'SUCCESS' || task.status === 'CANCELLED' ? null : task.lastError
+  const error = shownError(task)
   return {
     taskId: task.taskId,
     type: task.type,
@@ -28,8 +28,8 @@ export function taskView(task: Task, signals: Signals | null, now: Instant): Tas
     labels: task.labels,
     result: task.status === 'SUCCESS' ? task.result : null,
     resultUrl: task.status === 'SUCCESS' ? task.resultUrl : null,
-    errorCode: task.status === 'CANCELLED' ? 'cancelled' : (error?.code ?? null),
-    errorMessage: task.status === 'CANCELLED' ? task.reason : (error?.message ?? null),
+    errorCode: error.code,
+    errorMessage: error.message,
     why: why(task, now),
     nextDeadline: deadlineView(task, signals),
     correlationId: task.correlationId,

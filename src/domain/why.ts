@@ -30,3 +30,10 @@ export function why(task: Task, now: Instant): string {
       return unreachable(task)
   }
 }
+
+/** What went wrong, as users are shown it on every read; a cancelled task shows its reason. */
+export function shownError(task: Task): { code: string | null; message: string | null } {
+  if (task.status === 'CANCELLED') return { code: 'cancelled', message: task.reason }
+  const error = task.status === 'SUCCESS' ? null : task.lastError
+  return { code: error?.code ?? null, message: error?.message ?? null }
+}

@@ -1,13 +1,14 @@
 /** The read model `tasks`: one row per task, what lists and the roll call read. */
 import type { Task } from '../domain/task.ts'
 import { cutText, storableText } from '../domain/text.ts'
+import { shownError } from '../domain/why.ts'
 import { type Queryable, timestamp } from './database.ts'
 
 const ERROR_MESSAGE_BYTES = 4 * 1024
 
 /** A row of `rollcall.tasks` as a function of the folded task; the columns' names are the table's. */
 export function taskRow(task: Task) {
-  const error = task.status === 'CANCELLED' || task.status === 'SUCCESS' ? null : task.lastError
+  const error = shownError(task)
   return {
     task_id: task.taskId,
     type: task.type,
@@ -19,8 +20,8 @@ export function taskRow(task: Task) {
     priority: task.priority,
     tenant: task.tenant,
     worker: 'worker' in task ? task.worker : null,
-    error_code: task.status === 'CANCELLED' ? 'cancelled' : (error?.code ?? null),
-    error_message: errorText(task.status === 'CANCELLED' ? task.reason : (error?.message ?? null)),
+    error_code: error.code,
+    error_message: errorText(error.message),
     result_url: task.status === 'SUCCESS' ? task.resultUrl : null,
     created_at: timestamp(task.createdAt),
     run_at: timestamp(task.runAt),
