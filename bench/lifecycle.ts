@@ -9,34 +9,24 @@ import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import autocannon from 'autocannon'
 import {
-  type BenchResult,
-  machine,
-  mean,
-  median,
-  poster,
-  quantile,
-  round,
-  treeCpuSeconds,
-} from './support.ts'
+  BATCH,
+  CLAIM_MAX,
+  CONCURRENCY,
+  latencySummary,
+  paced,
+  payload,
+  STEADY,
+  TASKS,
+  WORKER_LOOPS,
+} from './load.ts'
+import type { PeerFigures } from './peer-process.ts'
+import { type BenchResult, machine, mean, median, poster, round, treeCpuSeconds } from './support.ts'
 
-const TASKS = 20_000
-const CONCURRENCY = 64
-const BATCH = 500
-const STEADY = { perSecond: 200, seconds: 20 }
-const CLAIM_MAX = 100
-const WORKER_LOOPS = 4
 const LEASE_TOKEN = 'bench-lease-token-0000'
 const LIMIT_MS = 120_000
 
 type Post = ReturnType<typeof poster>['post']
 
-const payload = {
-  prompt: 'a lighthouse on a cliff above a quiet sea, evening light, long exposure, a few birds far away',
-  width: 1024,
-  height: 768,
-  seed: 184_467,
-  style: { name: 'oil', strength: 0.7, palette: ['#102030', '#405060', '#f0e0d0'] },
-}
 const submission = { type: 'bench.task', payload, labels: { project: 'bench', stage: 'measure' } }
 
 interface Service {
@@ -216,38 +206,35 @@ export async function steady(service: Service) {
   const total = STEADY.perSecond * STEADY.seconds
   const cpuBefore = treeCpuSeconds(service.child.pid!)
   const began = performance.now()
-  const answers: Promise<void>[] = []
-  for (let sent = 0; sent < total; ) {
-    const due = Math.min(total, Math.floor(((performance.now() - began) / 1000) * STEADY.perSecond) + 1)
-    for (; sent < due; sent++) {
-      const at = performance.now()
-      answers.push(
-        clients.post('/v1/tasks', submission).then(({ body }) => {
-          sentAt.set((body as { taskId: string }).taskId, at)
-        }),
-      )
-    }
-    await new Promise(resolve => setTimeout(resolve, 2))
-  }
-  await Promise.all(answers)
+  await paced(STEADY, async () => {
+    const at = performance.now()
+    const { body } = await clients.post('/v1/tasks', submission)
+    sentAt.set((body as { taskId: string }).taskId, at)
+  })
   const limit = performance.now() + 10_000
   while (endedAt.size < total && performance.now() < limit)
     await new Promise(resolve => setTimeout(resolve, 10))
-  if (endedAt.size < total) throw new Error(`only ${endedAt.size} of ${total} steady tasks ended`)
   const cpuSeconds = treeCpuSeconds(service.child.pid!) - cpuBefore
   await crew.stop()
   clients.close()
   workers.close()
-  // The first second warms connections and code up.
-  const latencies = [...sentAt]
-    .filter(([, at]) => at > began + 1_000)
-    .map(([id, at]) => endedAt.get(id)! - at)
-  return {
-    p50: quantile(latencies, 0.5),
-    p95: quantile(latencies, 0.95),
-    p99: quantile(latencies, 0.99),
-    cpuMicrosPerTask: round((cpuSeconds / total) * 1e6),
-  }
+  return { ...latencySummary(sentAt, endedAt, began), cpuMicrosPerTask: round((cpuSeconds / total) * 1e6) }
+}
+
+/** The same load on pg-boss, in the same run. */
+function measurePeer(): Promise<PeerFigures> {
+  const child = fork(fileURLToPath(new URL('./peer-process.ts', import.meta.url)), {
+    execArgv: ['--import=tsx'],
+  })
+  return new Promise((resolve, reject) => {
+    let figures: PeerFigures | null = null
+    child.once('message', message => {
+      figures = message as PeerFigures
+    })
+    child.once('exit', code =>
+      figures ? resolve(figures) : reject(new Error(`the peer ended with ${code}`)),
+    )
+  })
 }
 
 export async function bench(): Promise<BenchResult> {
@@ -259,6 +246,7 @@ export async function bench(): Promise<BenchResult> {
     const batch = await measure(service, TASKS, post => submitBatches(post, TASKS))
     bare.push(await barePosts())
     const latency = await steady(service)
+    const peer = await measurePeer()
     const { heapBytes } = await service.ask<{ heapBytes: number }>('usage')
     return {
       bench: 'lifecycle',
@@ -284,6 +272,13 @@ export async function bench(): Promise<BenchResult> {
         steady_p50_ms: round(latency.p50, 2),
         steady_p95_ms: round(latency.p95, 2),
         steady_p99_ms: round(latency.p99, 2),
+        peer_single_lifecycles_per_second: peer.singlePerSecond,
+        peer_batch_lifecycles_per_second: peer.batchPerSecond,
+        peer_steady_p50_ms: round(peer.steady.p50, 2),
+        peer_steady_p99_ms: round(peer.steady.p99, 2),
+        single_lifecycles_per_peer: round(single.lifecyclePerSecond / peer.singlePerSecond, 2),
+        batch_lifecycles_per_peer_single: round(batch.lifecyclePerSecond / peer.singlePerSecond, 2),
+        steady_p99_per_peer: round(latency.p99 / peer.steady.p99, 2),
         heap_after_gc_mib: round(heapBytes / 2 ** 20),
       },
     }

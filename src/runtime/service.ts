@@ -85,7 +85,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       logger: logger.child({ part: 'engine' }),
     })
     stops.push(() => engine.stop())
-    const signal = new WorkSignal()
+    const signal = new WorkSignal(() => projector?.mode === 'projecting')
     const has = (role: ServiceConfig['roles'][number]): boolean => options.roles.includes(role)
 
     const projector = has('projector')

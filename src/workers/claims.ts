@@ -9,7 +9,7 @@ import type { Source } from '../domain/events.ts'
 import type { ProcessingTask } from '../domain/task.ts'
 import type { Answer, AnyRefusalCode } from '../engine/answer.ts'
 import type { Engine } from '../engine/engine.ts'
-import type { WorkSignal } from './work-signal.ts'
+import { LOOK_MS, type WorkSignal } from './work-signal.ts'
 
 export interface Claim {
   worker: string
@@ -23,8 +23,6 @@ export interface Claim {
 
 /** How long a taken task stays out of `ready` before it is offered again; START comes milliseconds later. */
 const OFFER_HOLD_MS = 10_000
-/** How often a waiting claim looks by itself. */
-const LOOK_MS = 500
 
 const TAKE = {
   name: 'claim-take',
@@ -56,9 +54,9 @@ const TAKE = {
         pending_since = excluded.pending_since, held_until = excluded.held_until
       RETURNING task_id, attempt, priority, pending_since
     )
-    SELECT task_id, attempt FROM again
+    SELECT task_id, attempt, true AS again FROM again
     UNION ALL
-    (SELECT task_id, attempt FROM offered ORDER BY priority DESC, pending_since, task_id)`,
+    (SELECT task_id, attempt, false FROM offered ORDER BY priority DESC, pending_since, task_id)`,
 }
 
 /** Refusals that say nothing about the task: its offer stands and is asked again, or ends by itself. */
@@ -80,11 +78,17 @@ export class ClaimNotStartedError extends Error {
   }
 }
 
+interface Taking {
+  started: ProcessingTask[]
+  /** Nothing of the claim's types was left in `ready`. */
+  tookAll: boolean
+}
+
 export class Claims {
   readonly #pool: Pool
   readonly #engine: Engine
   readonly #signal: WorkSignal
-  readonly #taking = new Map<string, Promise<ProcessingTask[]>>()
+  readonly #taking = new Map<string, Promise<Taking>>()
 
   constructor(pool: Pool, engine: Engine, signal: WorkSignal) {
     this.#pool = pool
@@ -103,10 +107,15 @@ export class Claims {
     for (;;) {
       const look = this.#signal.look(claim.types)
       try {
-        const started = await this.#takeAndStart(claim)
+        const restMs = this.#signal.restMs(claim.types)
+        // A round trip that is known to find nothing is spared, unless it is the last one.
+        if (restMs === 0 || performance.now() + restMs > until) {
+          const { started, tookAll } = await this.#takeAndStart(claim)
+          if (tookAll) look.foundEnd()
+          if (started.length > 0 || signal.aborted || performance.now() >= until) return started
+        }
         const leftMs = until - performance.now()
-        if (started.length > 0 || leftMs <= 0 || signal.aborted) return started
-        await look.wait(claim.max, Math.min(leftMs, LOOK_MS), signal)
+        await look.wait(claim.max, Math.min(leftMs, restMs || LOOK_MS), signal)
       } finally {
         look.end()
       }
@@ -114,9 +123,9 @@ export class Claims {
     }
   }
 
-  async #takeAndStart(claim: Claim): Promise<ProcessingTask[]> {
-    const before = this.#taking.get(claim.claimId) ?? Promise.resolve([])
-    const taking = before.catch(() => []).then(() => this.#takeAndStartNow(claim))
+  async #takeAndStart(claim: Claim): Promise<Taking> {
+    const before = this.#taking.get(claim.claimId) ?? Promise.resolve()
+    const taking = before.catch(() => {}).then(() => this.#takeAndStartNow(claim))
     this.#taking.set(claim.claimId, taking)
     try {
       return await taking
@@ -125,12 +134,13 @@ export class Claims {
     }
   }
 
-  async #takeAndStartNow(claim: Claim): Promise<ProcessingTask[]> {
-    const taken = await this.#pool.query<{ task_id: string; attempt: number }>({
+  async #takeAndStartNow(claim: Claim): Promise<Taking> {
+    const taken = await this.#pool.query<{ task_id: string; attempt: number; again: boolean }>({
       ...TAKE,
       values: [claim.types, claim.max, claim.claimId, OFFER_HOLD_MS],
     })
-    if (taken.rows.length === 0) return []
+    const tookAll = taken.rows.length < claim.max && !taken.rows[0]?.again
+    if (taken.rows.length === 0) return { started: [], tookAll }
     const answers = await this.#engine.executeMany(
       taken.rows.map(row => startOf(row.task_id, row.attempt, claim)),
     )
@@ -144,7 +154,7 @@ export class Claims {
     const passing = answers.find(isPassing)
     // Nothing to answer, and not for want of tasks: asked again with its id, the claim finds its offers.
     if (started.length === 0 && passing) throw new ClaimNotStartedError(passing.code, passing.message)
-    return started
+    return { started, tookAll }
   }
 }
 

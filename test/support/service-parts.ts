@@ -207,8 +207,8 @@ export async function openParts(t: Test, url: string, options: PartsOptions = {}
   const clock = options.clock ?? sampled!
   const cache = new TaskCache()
   const engine = await startEngine(log, { clock, cache, logger, ...options.engine })
-  const signal = new WorkSignal()
-  const projector = new Projector({
+  const signal: WorkSignal = new WorkSignal(() => projector.mode === 'projecting')
+  const projector: Projector = new Projector({
     log,
     pool,
     cache,

@@ -250,6 +250,33 @@ t.test('S74 work that comes between the look and the wait is not missed', async 
   t.ok(Math.min(...times) < LOOK_MS, `${times.map(Math.round)} ms`)
 })
 
+t.test(
+  'a look that took all rests until something is announced; the last one before the answer does not',
+  async t => {
+    const parts = await setUp(t)
+    await parts.projected()
+    let looks = 0
+    const counting = {
+      query: (asked: QueryConfig) => {
+        looks++
+        return parts.pool.query(asked)
+      },
+    }
+    const claims = new Claims(counting as unknown as Pool, parts.engine, parts.signal)
+    t.strictSame(await claims.claim(aClaim(), NEVER), [])
+    t.equal(looks, 1)
+    const waiting = claims.claim(aClaim({ waitMs: 20_000 }), NEVER)
+    t.equal(looks, 1, 'nothing came since the look before')
+    t.strictSame(await claims.claim(aClaim(), NEVER), [])
+    t.equal(looks, 2, 'a claim that does not wait looks')
+    const [taskId] = await submitTasks(parts.engine, 1)
+    t.strictSame(idsOf(await waiting), [taskId])
+    parts.signal.ready = () => {}
+    const [unannounced] = await submitTasks(parts.engine, 1)
+    t.strictSame(idsOf(await claims.claim(aClaim({ waitMs: 20_000 }), NEVER)), [unannounced])
+  },
+)
+
 t.test('an aborted claim ends its waiting at once', async t => {
   const parts = await setUp(t)
   const gone = new AbortController()

@@ -11,6 +11,7 @@ import {
 } from '../event-log.ts'
 import type { Connections } from './connections.ts'
 import { readLog, readLogId } from './read.ts'
+import type { Tail } from './tail.ts'
 import type { WakeUps } from './wake-ups.ts'
 
 /** The wait at the end leaves time to read before the idle call is due. */
@@ -21,6 +22,7 @@ export interface Following {
   logId: string
   connections: Connections
   wakeUps: WakeUps
+  tail: Tail
   logger: BaseLogger | undefined
 }
 
@@ -80,7 +82,9 @@ async function nextPage(
   last: Checkpoint | null,
   signal: AbortSignal,
 ): Promise<StoredEvent[] | null> {
-  const { connections, logger } = following
+  const { connections, tail, logger } = following
+  const written = last && tail.after(last)
+  if (written) return written
   let checkIdentity = last === null
   for (let delayMs = RETRY_MS.min; !signal.aborted; delayMs = Math.min(delayMs * 2, RETRY_MS.max)) {
     try {
@@ -94,6 +98,7 @@ async function nextPage(
       if (delayMs > RETRY_MS.min) logger?.info('the log can be read again')
       return after
     } catch (error) {
+      tail.clear()
       if (!(error instanceof LogUnavailableError)) throw error
       if (delayMs === RETRY_MS.min) logger?.warn({ err: error }, 'the log cannot be read; trying again')
       checkIdentity = true

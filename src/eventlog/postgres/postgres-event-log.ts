@@ -17,6 +17,7 @@ import { append } from './append.ts'
 import { Connections, clientConfig } from './connections.ts'
 import { follow } from './follow.ts'
 import { readHead, readLogId, readStream, readStreams } from './read.ts'
+import { Tail } from './tail.ts'
 import { WakeUps } from './wake-ups.ts'
 
 export interface PostgresEventLogOptions {
@@ -63,6 +64,7 @@ class PostgresEventLog implements EventLog {
   readonly #reading: Connections
   readonly #wakeUps: WakeUps
   readonly #logger: BaseLogger | undefined
+  readonly #tail = new Tail()
   readonly #closed = new AbortController()
   #closing: Promise<void> | null = null
 
@@ -85,7 +87,10 @@ class PostgresEventLog implements EventLog {
     this.#assertOpen()
     const sound = appends.filter((_, index) => results[index] === null)
     if (sound.length === 0) return results as AppendResult[]
-    const answers = await append(this.#appending, sound)
+    const answers = await append(this.#appending, sound, this.#tail).catch(error => {
+      this.#tail.clear()
+      throw error
+    })
     if (answers.some(({ kind }) => kind === 'appended')) this.#wakeUps.appended()
     const next = answers.values()
     return results.map(rejection => rejection ?? next.next().value!)
@@ -113,10 +118,12 @@ class PostgresEventLog implements EventLog {
       logId: this.id,
       connections: this.#reading,
       wakeUps: this.#wakeUps,
+      tail: this.#tail,
       logger: this.#logger,
     }
     const ended = AbortSignal.any([signal, this.#closed.signal])
-    return follow(following, from, onBatch, ended)
+    const unfollow = this.#tail.follow()
+    return follow(following, from, onBatch, ended).finally(unfollow)
   }
 
   async head(): Promise<Checkpoint | null> {
