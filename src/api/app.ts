@@ -14,6 +14,9 @@ import { parseJsonBody } from './json-body.ts'
 import type { AppParts } from './parts.ts'
 import { invalid, Problem } from './problems.ts'
 import { healthRoutes } from './routes/health.ts'
+import { metricsRoutes } from './routes/metrics.ts'
+import { refusalRoutes } from './routes/refusals.ts'
+import { rollCallRoutes } from './routes/roll-call.ts'
 import { taskRoutes } from './routes/tasks.ts'
 import { workerRoutes } from './routes/workers.ts'
 
@@ -22,8 +25,12 @@ export type App = FastifyInstance
 /** A body holds one payload of 256 KiB, escaped, and what is around it. */
 const BODY_BYTES = 1024 * 1024
 
-/** Builds the application; the caller listens or injects. */
-export function buildApp(parts: AppParts): App {
+/**
+ * Builds the application; the caller listens or injects.
+ *
+ * @param serves `health` leaves out everything but health and metrics, for a process without the role `api`
+ */
+export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
   const app = Fastify({
     // Fastify's own logger type, or every route would carry pino's.
     loggerInstance: parts.logger.child(
@@ -68,9 +75,13 @@ export function buildApp(parts: AppParts): App {
     ).send(reply),
   )
   const typed = app.withTypeProvider<ZodTypeProvider>()
+  metricsRoutes(typed, parts)
   healthRoutes(typed, parts)
+  if (serves === 'health') return app
   taskRoutes(typed, parts)
+  refusalRoutes(typed, parts)
   workerRoutes(typed, parts)
+  rollCallRoutes(typed, parts)
   return app
 }
 

@@ -8,22 +8,38 @@ import type { Logger } from 'pino'
 import type { Clock } from '../engine/clock.ts'
 import type { Engine } from '../engine/engine.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
+import type { Refusals } from '../projections/refusals.ts'
+import type { RollCall } from '../projections/roll-call.ts'
 import type { Claims } from '../workers/claims.ts'
 import type { Leases } from '../workers/leases.ts'
+import type { WorkState } from '../workers/work-state.ts'
 import type { Submitter } from './submit.ts'
 
 export interface AppParts {
   engine: Engine
   log: EventLog
-  /** The read model and the work state. */
+  /** The read model. */
   pool: Pool
   clock: Clock
   submitter: Submitter
   claims: Claims
   leases: Leases
+  workState: WorkState
+  refusals: Pick<Refusals, 'read'>
+  metrics: ApiMetrics
+  rollCall: RollCall
   logger: Logger
   /** Whether the parts of this process are fit to serve; each with its reason when it is not. */
   health: () => { name: string; ok: boolean; reason: string | null }[]
+}
+
+/** What is counted, as far as the API has to do with it. */
+export interface ApiMetrics {
+  readonly contentType: string
+  /** Everything as text; it does not fail where the database is away. */
+  scrape(): Promise<string>
+  /** Counts an HTTP answer. `route` is the route's pattern, null where none took the request. */
+  requested(route: string | null, method: string, status: number, seconds: number): void
 }
 
 /** The application, with requests typed by their zod schemas. */

@@ -21,6 +21,10 @@ const HTTP_ERRORS = {
   content_too_large: { status: 413, title: 'A field holds more bytes than it may.' },
   unsupported_media_type: { status: 415, title: 'The body must be application/json in UTF-8.' },
   headers_too_large: { status: 431, title: 'The headers are larger than accepted.' },
+  read_model_rebuilding: {
+    status: 503,
+    title: 'The read model is being rebuilt; ask again once it has caught up.',
+  },
   read_model_unavailable: { status: 503, title: 'The read model cannot be reached; ask again later.' },
 } as const
 

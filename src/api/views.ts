@@ -1,24 +1,30 @@
 /** From the fold and its signals to what clients see. */
-import { nextDeadline } from '../domain/deadlines.ts'
 import type { Instant } from '../domain/events.ts'
+import { type Forecast, forecast } from '../domain/forecast.ts'
+import type { LifecycleDefinition } from '../domain/lifecycle.ts'
+import type { Signals } from '../domain/signals.ts'
 import type { ProcessingTask, Task } from '../domain/task.ts'
 import { shownError, why } from '../domain/why.ts'
-import type { Signals } from '../workers/leases.ts'
 import type { TaskView } from './schemas/tasks.ts'
 import type { ClaimedTask } from './schemas/workers.ts'
 
 const iso = (at: Instant): string => new Date(at).toISOString()
 const isoOrNull = (at: Instant | null): string | null => (at === null ? null : iso(at))
 
-/** @param signals of a running task; null for any other or where there are none */
-export function taskView(task: Task, signals: Signals | null, now: Instant): TaskView {
+/** @param definition the one the task was submitted with; null where it is not known */
+export function taskView(
+  task: Task,
+  signals: Signals,
+  now: Instant,
+  definition: LifecycleDefinition | null,
+): TaskView {
   const error = shownError(task)
   return {
     taskId: task.taskId,
     type: task.type,
     status: task.status,
     step: task.status === 'PROCESSING' ? task.step : null,
-    progress: task.status === 'SUCCESS' ? 1 : (signals?.progress ?? null),
+    progress: task.status === 'SUCCESS' ? 1 : (signals.lease?.progress ?? null),
     attempt: task.attempt,
     maxAttempts: task.retry.maxAttempts,
     run: task.run,
@@ -30,8 +36,8 @@ export function taskView(task: Task, signals: Signals | null, now: Instant): Tas
     resultUrl: task.status === 'SUCCESS' ? task.resultUrl : null,
     errorCode: error.code,
     errorMessage: error.message,
-    why: why(task, now),
-    nextDeadline: deadlineView(task, signals),
+    why: why(task, signals, now),
+    nextDeadline: deadlineView(forecast(task, signals, definition, now)),
     correlationId: task.correlationId,
     createdAt: iso(task.createdAt),
     runAt: iso(task.runAt),
@@ -43,13 +49,8 @@ export function taskView(task: Task, signals: Signals | null, now: Instant): Tas
   }
 }
 
-/** The stream's next deadline, or the lease's end where that comes first. */
-function deadlineView(task: Task, signals: Signals | null): TaskView['nextDeadline'] {
-  const next = nextDeadline(task)
-  if (!next) return null
-  if (task.status !== 'PROCESSING') return { timer: next.timer, at: iso(next.at) }
-  const leaseAt = signals ? signals.heldUntil.getTime() : task.leaseDeadlineAt
-  return leaseAt < next.at ? { timer: 'lease', at: iso(leaseAt) } : { timer: next.timer, at: iso(next.at) }
+function deadlineView(next: Forecast | null): TaskView['nextDeadline'] {
+  return next && { timer: next.timer, at: iso(next.at), to: next.to, effect: next.effect }
 }
 
 /** A started task as its worker gets it. */

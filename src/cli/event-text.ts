@@ -1,6 +1,6 @@
 /** What an event changed, in a few words. */
 import type { HistoryEvent } from '../api/schemas/tasks.ts'
-import type { TaskError, TaskEvent } from '../domain/events.ts'
+import type { EventData, TaskError, TaskEvent } from '../domain/events.ts'
 import { printable, shortJson, spell } from './format.ts'
 
 const JSON_LENGTH = 200
@@ -32,7 +32,7 @@ function words(event: TaskEvent, at: number): string {
     case 'TaskFailed':
       return `${errorText(event.data.content.error)} (${FAILED_BECAUSE[event.data.cause]})`
     case 'TaskAttemptTimedOut':
-      return `${timeoutText(event.data)}; next attempt in ${spell(event.data.retryAt - at)}`
+      return `${timeoutText(event.data)}${event.data.charged ? '' : ', not charged'}; next attempt in ${spell(event.data.retryAt - at)}`
     case 'TaskTimedOut':
       return timeoutText(event.data)
     case 'TaskReleased':
@@ -46,7 +46,7 @@ function words(event: TaskEvent, at: number): string {
     case 'TaskNoted':
       return event.data.content.note
     case 'LateResultRecorded':
-      return `attempt ${event.data.attempt} ${event.data.outcome} too late; kept, changes nothing`
+      return `late: attempt ${event.data.attempt} ${lateText(event.data)}; kept as evidence, changes nothing`
     default:
       return shortJson((event as { data: unknown }).data, JSON_LENGTH)
   }
@@ -58,9 +58,17 @@ const FAILED_BECAUSE = {
   lifecycle: 'by its lifecycle',
 } as const
 
+/** What the worker would have reported in time. */
+function lateText({ outcome, content }: EventData<'LateResultRecorded'>): string {
+  if (outcome === 'failed') return `failed${content.error ? ` with ${errorText(content.error)}` : ''}`
+  return `succeeded with ${content.resultUrl ?? shortJson(content.result ?? null, JSON_LENGTH)}`
+}
+
 const errorText = ({ code, message }: TaskError): string => `${code}: ${message}`
 
-const timeoutText = ({ timer, limitMs, from }: { timer: string; limitMs: number; from: string }): string =>
-  `${timer} limit of ${spell(limitMs)} reached in ${from}`
+function timeoutText({ timer, limitMs, from, lastHeartbeatAt }: EventData<'TaskTimedOut'>): string {
+  const unheard = timer === 'lease' && lastHeartbeatAt === null ? ' without a heartbeat' : ''
+  return `${timer} limit of ${spell(limitMs)} reached in ${from}${unheard}`
+}
 
 const reasonText = (reason: string | null): string => (reason === null ? '' : `: ${reason}`)

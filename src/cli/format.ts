@@ -1,6 +1,9 @@
 /** Text for people out of what the service answers. */
 import type { TaskView } from '../api/schemas/tasks.ts'
+import { spell } from '../domain/wording.ts'
 import type { Colors } from './terminal.ts'
+
+export { spell }
 
 type Status = TaskView['status']
 
@@ -39,22 +42,6 @@ export function paintStatus(status: Status, colors: Colors, width = 0): string {
   }[status]
   return paint(status.padEnd(width))
 }
-
-/** `850 ms`, `3.2 s`, `4 min 10 s`, `2 h 5 min`, `3 d 4 h`. */
-export function spell(ms: number): string {
-  if (ms < 1_000) return `${Math.round(ms)} ms`
-  if (ms < 9_950) return `${(ms / 1_000).toFixed(1)} s`
-  const seconds = Math.round(ms / 1_000)
-  if (seconds < 60) return `${seconds} s`
-  const minutes = Math.floor(seconds / 60)
-  if (minutes < 60) return pair(minutes, 'min', seconds % 60, 's')
-  const hours = Math.floor(minutes / 60)
-  if (hours < 48) return pair(hours, 'h', minutes % 60, 'min')
-  return pair(Math.floor(hours / 24), 'd', hours % 24, 'h')
-}
-
-const pair = (large: number, largeUnit: string, small: number, smallUnit: string): string =>
-  small === 0 ? `${large} ${largeUnit}` : `${large} ${largeUnit} ${small} ${smallUnit}`
 
 /** `12 s ago`, `in 3 min`; clocks of two machines may disagree by a little. */
 export function relative(iso: string, now = Date.now()): string {

@@ -4,8 +4,8 @@ import { createServer } from 'node:net'
 import { CliError, EXIT } from './failures.ts'
 
 /** @throws CliError saying which option to change */
-export async function assertPortFree(host: string, port: number): Promise<void> {
-  if (port === 0) return
+export async function assertPortFree(host: string, port: number | null): Promise<void> {
+  if (!port) return
   const probe = createServer().listen({ host, port })
   try {
     await once(probe, 'listening')
@@ -17,7 +17,7 @@ export async function assertPortFree(host: string, port: number): Promise<void> 
 }
 
 /** The reason why an address cannot be listened on; other errors as they are. */
-export function listenError(error: unknown, host: string, port: number): unknown {
+export function listenError(error: unknown, host: string, port: number | null): unknown {
   switch ((error as NodeJS.ErrnoException).code) {
     case 'EADDRINUSE':
       return refused(

@@ -11,8 +11,10 @@ import { addList } from './commands/list.ts'
 import { addMigrate } from './commands/migrate.ts'
 import { addNote } from './commands/note.ts'
 import { addRetry } from './commands/retry.ts'
+import { addRollCall } from './commands/rollcall.ts'
 import { addServe } from './commands/serve.ts'
 import { addSubmit } from './commands/submit.ts'
+import { addVerify } from './commands/verify.ts'
 import { addWorker } from './commands/worker.ts'
 import { DEFAULT_URL } from './connection.ts'
 import { CliError, EXIT, SELF } from './failures.ts'
@@ -86,6 +88,8 @@ const COMMANDS = [
   addCancel,
   addRetry,
   addNote,
+  addRollCall,
+  addVerify,
   addServe,
   addMigrate,
   addDemoWorker,

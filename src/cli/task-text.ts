@@ -48,24 +48,14 @@ function statusLine(task: TaskView, colors: Terminal['colors']): string {
 
 function nextLine({ nextDeadline }: TaskView): string | null {
   if (nextDeadline === null) return null
-  const { timer, at } = nextDeadline
-  return `${NEXT[timer] ?? `${timer} deadline`} ${relative(at)}`
-}
-
-/** What a timer means when it fires; each begins a sentence that a time ends. */
-const NEXT: Record<string, string> = {
-  not_before: 'may start',
-  queue: 'fails unless a worker starts it; due',
-  execution: 'this attempt ends unless it reports; due',
-  lease: 'this attempt is lost unless its worker is heard; due',
-  step: 'this attempt ends unless its step does; due',
-  retry: 'another attempt may start',
-  total: 'fails unless it ends; due',
+  const { timer, at, effect } = nextDeadline
+  const when = `${timer === 'not_before' ? 'its date' : timer} ${relative(at)}`
+  return effect === null ? when : cut(`${when}: ${printable(effect)}`, MESSAGE_LENGTH)
 }
 
 function attemptLine({ attempt, maxAttempts, run, startedAt }: TaskView): string | null {
   if (startedAt === null && attempt === 1) return null
-  return `${attempt} (at most ${maxAttempts} in a run)${run > 1 ? `, run ${run}` : ''}`
+  return `${attempt} (at most ${maxAttempts} charged in a run)${run > 1 ? `, run ${run}` : ''}`
 }
 
 function errorLine({ errorCode, errorMessage, status }: TaskView): string | null {

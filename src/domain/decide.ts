@@ -2,6 +2,7 @@
  * The decisions: what a command does to a task. Pure; clock, randomness and the definition are arguments.
  * Asking twice is normal: the second ask is `repeated` and stores nothing.
  */
+import { costOfTimeout } from './attempt-cost.ts'
 import type { Command, CommandEnvelope, Fence } from './commands.ts'
 import type { Instant, Json, TaskEvent } from './events.ts'
 import {
@@ -16,6 +17,7 @@ import { LIMITS } from './limits.ts'
 import { type Refusal, type RefusalCode, refusal } from './refusals.ts'
 import { retryDelayMs } from './retry-policy.ts'
 import { isOpen, type ProcessingTask, type Task, unreachable } from './task.ts'
+import { instantText } from './wording.ts'
 
 export type Decision =
   | { kind: 'accepted'; event: TaskEvent }
@@ -286,11 +288,10 @@ function timeOut(task: Task, command: Asked<'TIMEOUT'>, given: Given): Decision 
   if (armed === null) return refuse('not_due', `The timer ${timer} is not armed.`)
   if (given.now < armed.deadlineAt)
     return refuse('not_due', `The timer ${timer} fires at ${instantText(armed.deadlineAt)}.`)
-  const charged = task.status === 'PROCESSING'
-  const attemptsCharged = task.attemptsCharged + (charged ? 1 : 0)
+  const { charged, attemptsLeft, backoff } = costOfTimeout(task, timer, lastHeartbeatAt)
   const target = transition(given.definition, task.status, `TIMEOUT:${timer}`, {
     retryable: true,
-    attemptsLeft: attemptsCharged < task.retry.maxAttempts,
+    attemptsLeft,
   })
   const data = {
     run: task.run,
@@ -300,11 +301,15 @@ function timeOut(task: Task, command: Asked<'TIMEOUT'>, given: Given): Decision 
     limitMs: Math.max(0, armed.deadlineAt - armed.since),
     since: armed.since,
     lastHeartbeatAt,
-    charged,
   }
-  if (target?.event !== 'TaskAttemptTimedOut') return accept({ type: 'TaskTimedOut', version: 1, data })
-  const retryAt = given.now + retryDelayMs(task.retry, attemptsCharged, given.random)
-  return accept({ type: 'TaskAttemptTimedOut', version: 1, data: { ...data, retryAt } })
+  if (target?.event !== 'TaskAttemptTimedOut')
+    return accept({
+      type: 'TaskTimedOut',
+      version: 1,
+      data: { ...data, charged: task.status === 'PROCESSING' },
+    })
+  const retryAt = given.now + retryDelayMs(task.retry, backoff, given.random)
+  return accept({ type: 'TaskAttemptTimedOut', version: 1, data: { ...data, charged, retryAt } })
 }
 
 /** Since when a timer runs and when it fires; null where the task does not carry that date. */
@@ -381,5 +386,3 @@ function withContext<T extends object>(
 }
 
 const isSame = (one: Json, other: Json): boolean => JSON.stringify(one) === JSON.stringify(other)
-
-const instantText = (at: Instant): string => new Date(at).toISOString()

@@ -2,7 +2,7 @@
  * The fold: a task after one more event. It follows the stored events alone, needs no definition and no
  * clock, and asserts what only a broken stream could violate.
  */
-import type { Instant, Json, RecordedEvent, TaskError } from './events.ts'
+import type { EventData, Instant, Json, RecordedEvent, TaskError } from './events.ts'
 import { eventFits, type TimeoutTimer } from './lifecycle.ts'
 import { LIMITS } from './limits.ts'
 import {
@@ -78,6 +78,7 @@ function coreOf(task: Task): TaskCore {
     attempt: task.attempt,
     attemptsCharged: task.attemptsCharged,
     releasesInRun: task.releasesInRun,
+    silentLeasesInRun: task.silentLeasesInRun,
     runAt: task.runAt,
     createdAt: task.createdAt,
     updatedAt: task.updatedAt,
@@ -98,6 +99,7 @@ function submitted(taskId: string, { event, metadata, revision, hash }: Recorded
   return {
     status: 'PENDING',
     enteredBy: 'submit',
+    enteredReason: null,
     pendingSince: metadata.at,
     queueDeadlineAt: data.queueDeadlineAt,
     taskId,
@@ -117,6 +119,7 @@ function submitted(taskId: string, { event, metadata, revision, hash }: Recorded
     attempt: 1,
     attemptsCharged: 0,
     releasesInRun: 0,
+    silentLeasesInRun: 0,
     runAt: data.runAt,
     createdAt: metadata.at,
     updatedAt: metadata.at,
@@ -187,8 +190,9 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
       return retrying(processing(task, recorded), core, at, event.data.retryAt, {
         ended: 'timed_out',
         charged: event.data.charged,
-        error: timeoutError(event.data.timer, event.data.limitMs),
+        error: timeoutError(event.data.timer, event.data.limitMs, isSilentLease(event.data)),
         context: core.context,
+        silentLease: isSilentLease(event.data),
       })
     case 'TaskFailed': {
       const running = processing(task, recorded)
@@ -233,6 +237,7 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
           releasesInRun: core.releasesInRun + 1,
           status: 'PENDING',
           enteredBy: 'release',
+          enteredReason: event.data.content.reason,
           pendingSince: at,
           runAt: at,
           queueDeadlineAt: event.data.queueDeadlineAt,
@@ -248,12 +253,13 @@ function next(task: Task, core: TaskCore, recorded: RecordedEvent): Task {
           totalDeadlineAt: event.data.totalDeadlineAt,
           status: 'PENDING',
           enteredBy: 'requeue',
+          enteredReason: event.data.content.reason,
           pendingSince: at,
           runAt: at,
           queueDeadlineAt: event.data.queueDeadlineAt,
         },
         backToPending(core, core.endedAttempts),
-        newRun ? { run: event.data.run, attemptsCharged: 0, releasesInRun: 0 } : {},
+        newRun ? { run: event.data.run, attemptsCharged: 0, releasesInRun: 0, silentLeasesInRun: 0 } : {},
       )
     }
     case 'TaskCancelled':
@@ -335,7 +341,13 @@ function retrying(
   core: TaskCore,
   at: Instant,
   retryAt: Instant,
-  how: { ended: 'failed' | 'timed_out'; charged: boolean; error: TaskError; context: TaskCore['context'] },
+  how: {
+    ended: 'failed' | 'timed_out'
+    charged: boolean
+    error: TaskError
+    context: TaskCore['context']
+    silentLease?: boolean
+  },
 ): OpenTask {
   return become(
     core,
@@ -349,8 +361,13 @@ function retrying(
       retryAt,
     },
     charge(task, core, how.ended, how.charged),
+    how.silentLease ? { silentLeasesInRun: core.silentLeasesInRun + 1 } : {},
   )
 }
+
+/** Only a lease that ended without one heartbeat is not charged. */
+const isSilentLease = ({ timer, charged }: EventData<'TaskAttemptTimedOut'>): boolean =>
+  timer === 'lease' && !charged
 
 const TIMER_MEANING: Record<TimeoutTimer, string> = {
   queue: 'no worker started it',
@@ -360,7 +377,13 @@ const TIMER_MEANING: Record<TimeoutTimer, string> = {
   total: 'the task as a whole took too long',
 }
 
-/** The error people see for a timeout; its limit is in milliseconds. */
-export function timeoutError(timer: TimeoutTimer, limitMs: number): TaskError {
-  return { code: `timeout_${timer}`, message: `${TIMER_MEANING[timer]} (limit ${limitMs} ms)` }
+/**
+ * The error people see for a timeout.
+ *
+ * @param limitMs     in milliseconds
+ * @param silentLease whether it is a lease that was not charged, since its worker was never heard
+ */
+export function timeoutError(timer: TimeoutTimer, limitMs: number, silentLease = false): TaskError {
+  const meaning = silentLease ? 'its worker was never heard' : TIMER_MEANING[timer]
+  return { code: `timeout_${timer}`, message: `${meaning} (limit ${limitMs} ms)` }
 }

@@ -25,6 +25,8 @@ export const LIMITS = {
   notesPerTask: 1_000,
   stepsPerAttempt: 1_000,
   releasesPerRun: 10,
+  /** Leases that may end without one heartbeat before they cost an attempt. */
+  silentLeasesPerRun: 3,
   runsPerTask: 100,
   lateResultsPerTask: 5,
   /** Ended attempts and command ids a task remembers, to recognise what is sent again. */

@@ -34,6 +34,8 @@ export interface TaskCore {
   /** Attempts charged against the budget in this run. */
   attemptsCharged: number
   releasesInRun: number
+  /** Leases that ended without one heartbeat and were not charged for it. */
+  silentLeasesInRun: number
   runAt: Instant
   createdAt: Instant
   updatedAt: Instant
@@ -60,6 +62,8 @@ interface Started {
 export interface PendingTask extends TaskCore {
   status: 'PENDING'
   enteredBy: 'submit' | 'release' | 'requeue'
+  /** What was said when it came back, by its worker or by whoever asked RETRY. */
+  enteredReason: string | null
   pendingSince: Instant
   queueDeadlineAt: Instant
 }

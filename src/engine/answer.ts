@@ -1,6 +1,7 @@
 import type { Logger } from 'pino'
 import type { CommandEnvelope } from '../domain/commands.ts'
 import type { RecordedEvent } from '../domain/events.ts'
+import type { Status } from '../domain/lifecycle.ts'
 import { REFUSALS, type RefusalCode } from '../domain/refusals.ts'
 import type { Task } from '../domain/task.ts'
 
@@ -21,11 +22,12 @@ export type AnyRefusalCode = RefusalCode | keyof typeof ENGINE_REFUSALS
 
 /**
  * What became of a command.
- * - `accepted`: its event is durable. `repeated`: it had been accepted before, nothing was stored.
+ * - `accepted`: its event is durable; `from` is the status before it, null for a submit. `repeated`: it had been
+ *   accepted before, nothing was stored.
  * - `refused`: the answer is no; `task` is the state it was refused in, null where there is none.
  */
 export type Answer =
-  | { kind: 'accepted'; task: Task; event: RecordedEvent }
+  | { kind: 'accepted'; from: Status | null; task: Task; event: RecordedEvent }
   | { kind: 'repeated'; task: Task }
   | { kind: 'refused'; code: AnyRefusalCode; message: string; task: Task | null }
 
@@ -35,6 +37,12 @@ export const refused = (code: AnyRefusalCode, task: Task | null = null, message?
   message: message ?? ALL_REFUSALS[code],
   task,
 })
+
+/**
+ * Told of every answer, with the milliseconds since the command was asked: for counters and for keeping refusals.
+ * It is called between commands, so it must be quick and must not wait.
+ */
+export type AnswerObserver = (envelope: CommandEnvelope, answer: Answer, ms: number) => void
 
 /** Each transition at info, each refusal at warn; a repetition says nothing new. */
 export function logAnswer(logger: Logger, { taskId, command, actor }: CommandEnvelope, answer: Answer): void {

@@ -14,7 +14,7 @@ import type { CommandEnvelope } from '../domain/commands.ts'
 import { type Decision, decide } from '../domain/decide.ts'
 import type { Instant, LifecycleRef, RecordedEvent, TaskEvent } from '../domain/events.ts'
 import { evolve } from '../domain/evolve.ts'
-import { STANDARD_LIFECYCLE } from '../domain/lifecycle.ts'
+import { type LifecycleDefinition, STANDARD_LIFECYCLE } from '../domain/lifecycle.ts'
 import type { Task } from '../domain/task.ts'
 import { eventBytes } from '../eventlog/check-append.ts'
 import { encodeEvent, streamOf } from '../eventlog/codec.ts'
@@ -25,7 +25,7 @@ import {
   type EventLog,
   LogUnavailableError,
 } from '../eventlog/event-log.ts'
-import { type Answer, logAnswer, refused } from './answer.ts'
+import { type Answer, type AnswerObserver, logAnswer, refused } from './answer.ts'
 import { AppendRetrier } from './append-retrier.ts'
 import type { Clock } from './clock.ts'
 import { CommandQueues, type FingerprintOf, type Waiting } from './command-queues.ts'
@@ -44,6 +44,7 @@ export interface EngineOptions {
   random?: () => number
   /** How long an append of unknown outcome is repeated before the command is answered `log_unavailable`. */
   appendDeadlineMs?: number
+  observer?: AnswerObserver
 }
 
 export const ENGINE_LIMITS = {
@@ -83,6 +84,7 @@ export class Engine {
   #scheduled = false
   #flights = 0
   #stopped = false
+  #observerFailed = false
 
   constructor(options: EngineOptions) {
     this.#options = options
@@ -93,8 +95,9 @@ export class Engine {
 
   /** Executes one command. Never rejects for reasons outside this process: those are refusals too. */
   execute(envelope: CommandEnvelope, fingerprintOf: FingerprintOf | null = null): Promise<Answer> {
-    if (this.#stopped) return Promise.resolve(refused('shutting_down'))
-    if (this.#queues.size >= ENGINE_LIMITS.waiting) return Promise.resolve(refused('overloaded'))
+    if (this.#stopped) return Promise.resolve(this.#turnAway(envelope, 'shutting_down'))
+    if (this.#queues.size >= ENGINE_LIMITS.waiting)
+      return Promise.resolve(this.#turnAway(envelope, 'overloaded'))
     return new Promise(resolve => {
       const since = performance.now()
       this.#queues.add({ envelope, fingerprintOf, conflicts: 0, since, taken: false, resolve })
@@ -115,6 +118,19 @@ export class Engine {
   /** Many tasks as their streams say now. @throws LogUnavailableError */
   readMany(taskIds: readonly string[]): Promise<Map<string, Loaded>> {
     return this.#reader.readMany(taskIds)
+  }
+
+  /** The definition a task was submitted with; null where the log does not have it or cannot be asked. */
+  async definitionOf({ lifecycle }: Task): Promise<LifecycleDefinition | null> {
+    const { lifecycles } = this.#options
+    // It only explains the task here; a command that needs it says what is wrong.
+    if (!lifecycles.known(lifecycle)) await lifecycles.fetch(lifecycle).catch(() => undefined)
+    return lifecycles.known(lifecycle)
+  }
+
+  /** The task as this process has seen it last, without asking the log; its stream may be further. */
+  known(taskId: string): Task | null {
+    return this.#cache.get(taskId)
   }
 
   /** Takes no more commands and waits for those under way; safe to call twice. */
@@ -311,7 +327,7 @@ export class Engine {
         const answer: Answer =
           decision.kind === 'refused'
             ? { kind: 'refused', ...decision.refusal, task }
-            : { kind: 'accepted', task, event: recorded }
+            : { kind: 'accepted', from: one.task?.status ?? null, task, event: recorded }
         this.#answer(member, answer)
         return
       }
@@ -349,7 +365,25 @@ export class Engine {
   #answer(member: Waiting, answer: Answer): void {
     this.#queues.done(member)
     logAnswer(this.#options.logger, member.envelope, answer)
+    this.#observe(member.envelope, answer, member.since)
     member.resolve(answer)
+  }
+
+  #turnAway(envelope: CommandEnvelope, code: 'shutting_down' | 'overloaded'): Answer {
+    const answer = refused(code)
+    this.#observe(envelope, answer, performance.now())
+    return answer
+  }
+
+  /** An observer that fails costs no answer; it is said once, or it would be said for every command. */
+  #observe(envelope: CommandEnvelope, answer: Answer, since: number): void {
+    try {
+      this.#options.observer?.(envelope, answer, performance.now() - since)
+    } catch (error) {
+      if (this.#observerFailed) return
+      this.#observerFailed = true
+      this.#options.logger.error({ err: error }, 'the observer of answers failed')
+    }
   }
 }
 

@@ -98,6 +98,14 @@ export interface EventLog {
   /** The newest event, null in an empty log. */
   head(): Promise<Checkpoint | null>
 
+  /**
+   * How many events lie after a place, counted up to `limit`: what a follower has before it.
+   *
+   * @param from null counts from the start of the log
+   * @throws LogWentBackwardsError when the checkpoint's event is not where it was
+   */
+  countAfter(from: Checkpoint | null, limit: number): Promise<number>
+
   /** Ends connections and followers; safe to call twice. */
   close(): Promise<void>
 }

@@ -5,11 +5,7 @@
  */
 import type { Checkpoint } from '../eventlog/event-log.ts'
 import { type Queryable, timestamp } from './database.ts'
-
-/** Another projector has taken over; what was about to be written must be rolled back. */
-export class ProjectorFencedError extends Error {
-  readonly code = 'projector_fenced'
-}
+import { ProjectorFencedError, type Step } from './read-model.ts'
 
 interface CheckpointRow {
   log_id: string | null
@@ -36,17 +32,6 @@ export async function acquire(
   if (!row) return null
   const { log_id: logId, position, event_id: eventId } = row
   return { checkpoint: logId && position && eventId ? { logId, position, eventId } : null }
-}
-
-/** A step of a projector: by whom, from where, to where. */
-export interface Step {
-  name: string
-  holder: string
-  leaseMs: number
-  from: Checkpoint | null
-  to: Checkpoint
-  /** When the newest event of it happened, for the lag; null keeps what is known. */
-  eventAt: number | null
 }
 
 /** The arguments of `rollcall.advance_projector`. */

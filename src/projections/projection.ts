@@ -1,11 +1,12 @@
-/** Writes tasks into every read model and the work state that follows them; the statements are in 0002-project.sql. */
+/** Writes tasks into every read model and the work state that follows them; the statements are in `migrations`. */
 import type { Pool, PoolClient } from 'pg'
 import { isOpen, type Task } from '../domain/task.ts'
 import type { Loaded } from '../engine/task-reader.ts'
 import { inTransaction, isUnfit, type Queryable } from './database.ts'
 import { deadlineRows } from './deadlines.ts'
+import type { SetAside } from './read-model.ts'
 import { rewriteTasks, taskRow } from './tasks.ts'
-import { leaseRow, offerable, readyRow } from './work-state.ts'
+import { leaseRow, noticeRows, offerable, readyRow } from './work-state.ts'
 
 /** The arguments of `rollcall.follow_tasks`: what hangs on the rows of these tasks. */
 function followArguments(tasks: readonly Task[]): (string | string[])[] {
@@ -16,6 +17,7 @@ function followArguments(tasks: readonly Task[]): (string | string[])[] {
     JSON.stringify(deadlineRows(tasks)),
     JSON.stringify(tasks.filter(offerable).map(readyRow)),
     JSON.stringify(tasks.filter(task => task.status === 'PROCESSING').map(leaseRow)),
+    JSON.stringify(noticeRows(tasks)),
     ids(known.filter(task => !isOpen(task))),
     ids(known.filter(task => task.status !== 'PENDING')),
     ids(known.filter(task => task.status !== 'PROCESSING')),
@@ -38,7 +40,7 @@ export async function project(db: Queryable, tasks: readonly Task[]): Promise<Ta
   if (tasks.length === 0) return []
   const projected = await db.query<{ moved: string[] }>({
     name: 'project',
-    text: 'SELECT rollcall.project($1, $2, $3, $4, $5, $6, $7) AS moved',
+    text: 'SELECT rollcall.project($1, $2, $3, $4, $5, $6, $7, $8) AS moved',
     values: projectArguments(tasks),
   })
   return whichMoved(tasks, projected.rows[0]!.moved)
@@ -49,13 +51,6 @@ export function whichMoved(tasks: readonly Task[], moved: readonly string[]): Ta
   if (moved.length === tasks.length) return [...tasks]
   const ids = new Set(moved)
   return tasks.filter(task => ids.has(task.taskId))
-}
-
-/** A task whose rows cannot be written, or whose stream cannot be folded. */
-export interface SetAside {
-  taskId: string
-  revision: number
-  reason: string
 }
 
 /**
@@ -86,7 +81,7 @@ export async function projectEach(
 export async function rewrite(db: Queryable, tasks: readonly Task[]): Promise<void> {
   if (tasks.length === 0) return
   await rewriteTasks(db, tasks)
-  await db.query('SELECT rollcall.follow_tasks($1, $2, $3, $4, $5, $6)', followArguments(tasks))
+  await db.query('SELECT rollcall.follow_tasks($1, $2, $3, $4, $5, $6, $7)', followArguments(tasks))
 }
 
 /**

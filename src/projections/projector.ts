@@ -7,7 +7,6 @@
  */
 import { randomUUID } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
-import type { Pool } from 'pg'
 import type { Logger } from 'pino'
 import { evolve } from '../domain/evolve.ts'
 import type { Task } from '../domain/task.ts'
@@ -21,22 +20,11 @@ import {
   READ_LIMITS,
   type StoredEvent,
 } from '../eventlog/event-log.ts'
-import {
-  acquire,
-  advance,
-  advanceArguments,
-  fenced,
-  giveUp,
-  ProjectorFencedError,
-  renew,
-  type Step,
-} from './checkpoint.ts'
-import { inTransaction, isUnfit } from './database.ts'
-import { projectArguments, projectEach, type SetAside, whichMoved } from './projection.ts'
+import { ProjectorFencedError, type ReadModel, type SetAside, type Written } from './read-model.ts'
 
 export interface ProjectorOptions {
   log: EventLog
-  pool: Pool
+  readModel: ReadModel
   logger: Logger
   /**
    * Folded tasks that the engine of this process keeps, where there is one: a fold that is there already need not
@@ -62,7 +50,10 @@ export class Projector {
   readonly #cache: TaskCache
   readonly #reader: TaskReader
   /** Revisions that were written: a fold may be ahead of the batch, and its later events then ask for nothing. */
-  readonly #written = new LRUCache<string, number>({ max: WRITTEN_MAX })
+  readonly #written = new LRUCache<string, number>({
+    maxSize: WRITTEN_MAX,
+    sizeCalculation: () => 1,
+  })
   #abort = new AbortController()
   #running: Promise<void> | null = null
   #checkpoint: Checkpoint | null = null
@@ -92,11 +83,11 @@ export class Projector {
   }
 
   async #run(signal: AbortSignal): Promise<void> {
-    const { pool, logger, standbyMs = 1_000 } = this.#options
+    const { readModel, logger, standbyMs = 1_000 } = this.#options
     while (!signal.aborted) {
       this.mode = 'standing_by'
       try {
-        const held = await acquire(pool, PROJECTOR_NAME, this.#holder, this.#leaseMs)
+        const held = await readModel.acquire(PROJECTOR_NAME, this.#holder, this.#leaseMs)
         if (!held) {
           await sleep(standbyMs, signal)
           continue
@@ -121,17 +112,19 @@ export class Projector {
         this.#pauseMs = Math.min(this.#pauseMs * 2, RESTART_MS.longest)
       }
     }
-    await giveUp(pool, PROJECTOR_NAME, this.#holder).catch(error =>
-      logger.warn({ err: error }, 'the projector lease could not be given up; it ends by itself'),
-    )
+    await readModel
+      .giveUp(PROJECTOR_NAME, this.#holder)
+      .catch(error =>
+        logger.warn({ err: error }, 'the projector lease could not be given up; it ends by itself'),
+      )
   }
 
   async #handle(batch: readonly StoredEvent[]): Promise<void> {
-    const { pool, logger, onMoved } = this.#options
+    const { readModel, logger, onMoved } = this.#options
     const last = batch.at(-1)
     if (!last) {
       if (performance.now() - this.#renewedAt < this.#leaseMs / 4) return
-      await renew(pool, PROJECTOR_NAME, this.#holder, this.#leaseMs)
+      await readModel.renew(PROJECTOR_NAME, this.#holder, this.#leaseMs)
       this.#renewedAt = performance.now()
       return
     }
@@ -147,60 +140,19 @@ export class Projector {
     if (batch.length < READ_LIMITS.events) await sleep(gatherMs(batch.length), this.#abort.signal)
   }
 
-  /** In one transaction: the rows, the tasks set aside, the checkpoint. One statement where nothing is at fault. */
-  async #write(
-    tasks: readonly Task[],
-    unread: readonly SetAside[],
-    last: StoredEvent,
-  ): Promise<{ moved: Task[]; aside: readonly SetAside[] }> {
-    const step: Step = {
+  /** In one transaction: the rows, the tasks set aside, the checkpoint. */
+  async #write(tasks: readonly Task[], unread: readonly SetAside[], last: StoredEvent): Promise<Written> {
+    const to = { logId: this.#options.log.id, position: last.position, eventId: last.id }
+    const written = await this.#options.readModel.write(tasks, unread, {
       name: PROJECTOR_NAME,
       holder: this.#holder,
       leaseMs: this.#leaseMs,
       from: this.#checkpoint,
-      to: { logId: this.#options.log.id, position: last.position, eventId: last.id },
+      to,
       eventAt: tasks.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null),
-    }
-    const together =
-      unread.length === 0 ? this.#writeTogether(tasks, step) : this.#writeEach(tasks, unread, step)
-    const written = await together.catch(error => {
-      if (isUnfit(error)) return this.#writeEach(tasks, unread, step)
-      throw error
     })
-    this.#checkpoint = step.to
+    this.#checkpoint = to
     return written
-  }
-
-  async #writeTogether(tasks: readonly Task[], step: Step) {
-    const written = await this.#options.pool
-      .query<{ moved: string[] }>({
-        name: 'project-and-advance',
-        text: `SELECT rollcall.project($1, $2, $3, $4, $5, $6, $7) AS moved,
-                      rollcall.advance_projector($8, $9, $10, $11, $12, $13, $14, $15)`,
-        values: [...projectArguments(tasks), ...advanceArguments(step)],
-      })
-      .catch(fenced)
-    return { moved: whichMoved(tasks, written.rows[0]!.moved), aside: [] }
-  }
-
-  /** Task by task, so that the one at fault is set aside and the others are written. */
-  #writeEach(tasks: readonly Task[], unread: readonly SetAside[], step: Step) {
-    return inTransaction(
-      this.#options.pool,
-      async client => {
-        const { moved, aside: unfit } = await projectEach(client, tasks)
-        const aside = [...unread, ...unfit]
-        for (const one of aside)
-          await client.query(
-            `INSERT INTO rollcall.set_aside (task_id, revision, reason) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`,
-            [one.taskId, one.revision, one.reason],
-          )
-        await advance(client, step)
-        return { moved, aside }
-      },
-      // A process that is stopped in the middle of it must not keep the others waiting longer than its lease.
-      this.#leaseMs,
-    )
   }
 
   /**

@@ -1,10 +1,10 @@
 /**
- * The work state that follows a task's moves: `ready`, `offers` and `leases`. It is not the fold: other parts
- * write it too, and what is lost here delays a task and never loses or doubles an outcome.
+ * What of the work state follows a task's moves: rows of `ready`, `leases` and `cancel_notices`. It is not the fold:
+ * other parts write it too, and what is lost here delays a task and never loses or doubles an outcome.
  */
 import { isDelayed } from '../domain/deadlines.ts'
 import type { PendingTask, ProcessingTask, Task } from '../domain/task.ts'
-import { type Queryable, timestamp } from './database.ts'
+import { timestamp } from './database.ts'
 
 /** Tasks that may be offered now, whether they wait for the first time or again. */
 export const offerable = (task: Task): task is PendingTask => task.status === 'PENDING' && !isDelayed(task)
@@ -28,22 +28,12 @@ export const leaseRow = (task: ProcessingTask) => ({
   lease_ms: task.timeouts.leaseMs,
 })
 
-/** Makes waiting tasks claimable. */
-export async function makeReady(db: Queryable, tasks: readonly PendingTask[]): Promise<void> {
-  if (tasks.length === 0) return
-  await db.query({
-    name: 'make-ready',
-    text: 'SELECT rollcall.make_ready($1)',
-    values: [JSON.stringify(tasks.map(readyRow))],
-  })
-}
-
-/** Grants running tasks a full lease where they have none for this attempt. */
-export async function grantLeases(db: Queryable, tasks: readonly ProcessingTask[]): Promise<void> {
-  if (tasks.length === 0) return
-  await db.query({
-    name: 'grant-leases',
-    text: 'SELECT rollcall.grant_leases($1)',
-    values: [JSON.stringify(tasks.map(leaseRow))],
+/** Of a task that was cancelled while it ran: who is to be told. */
+export function noticeRows(tasks: readonly Task[]) {
+  return tasks.flatMap(task => {
+    const last = task.endedAttempts.at(-1)
+    if (task.status !== 'CANCELLED' || last?.ended !== 'cancelled') return []
+    const { attempt, worker } = last
+    return [{ task_id: task.taskId, attempt, worker, cancelled_at: timestamp(task.finishedAt) }]
   })
 }

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { z } from 'zod'
 import { lifecycleSchema } from '../domain/lifecycle.ts'
-import { NAME_PATTERN } from '../domain/limits.ts'
+import { LIMITS, NAME_PATTERN } from '../domain/limits.ts'
 import { taskTypeSchema } from '../domain/task-types.ts'
 import { LOG_LEVELS } from './logging.ts'
 
@@ -15,10 +15,12 @@ export type Role = (typeof ROLES)[number]
 
 const portSchema = z.coerce.number().int().min(0).max(65_535)
 
-export const serviceConfigSchema = z.strictObject({
+const DEFAULT_PORT = 8080
+
+const settingsSchema = z.strictObject({
   databaseUrl: z.url({ protocol: /^postgres(ql)?$/, error: 'must be a postgres:// address' }),
   host: z.string().min(1).default('127.0.0.1'),
-  port: portSchema.default(8080),
+  port: portSchema.optional(),
   /** Serve another address than loopback without access keys: only when it is asked for by name. */
   withoutKeys: z.boolean().default(false),
   roles: z
@@ -27,12 +29,25 @@ export const serviceConfigSchema = z.strictObject({
     .default([...ROLES]),
   logLevel: z.enum(LOG_LEVELS).default('info'),
 })
+
+/** Without the role `api` a process listens only where it was given a port, for health and metrics; else it is null. */
+export const serviceConfigSchema = settingsSchema.transform(({ port, ...settings }) => ({
+  ...settings,
+  port: port ?? (settings.roles.includes('api') ? DEFAULT_PORT : null),
+}))
 export type ServiceConfig = z.output<typeof serviceConfigSchema>
 
 export const fileConfigSchema = z.strictObject({
   types: z.record(z.string().regex(NAME_PATTERN), taskTypeSchema).default({}),
   /** Only the types named here are accepted. */
   strictTypes: z.boolean().default(false),
+  /** When the roll call counts a task as overdue, and with how much lag it does not say that all is well. */
+  rollCall: z
+    .strictObject({
+      graceMs: z.int().min(0).max(LIMITS.timeoutMs.max).optional(),
+      lagBoundSeconds: z.number().positive().max(86_400).optional(),
+    })
+    .optional(),
   lifecycles: z
     .array(lifecycleSchema)
     .max(100)
@@ -107,7 +122,7 @@ export function serviceConfig(...layers: Partial<Record<keyof ServiceConfig, unk
   for (const layer of layers)
     for (const [key, value] of Object.entries(layer))
       if (value !== undefined && merged[key] === undefined) merged[key] = value
-  const known = Object.fromEntries(Object.entries(merged).filter(([key]) => key in serviceConfigSchema.shape))
+  const known = Object.fromEntries(Object.entries(merged).filter(([key]) => key in settingsSchema.shape))
   const config = serviceConfigSchema.safeParse(known)
   if (!config.success) throw new ConfigError(`the settings are not valid:\n${z.prettifyError(config.error)}`)
   refuseOpenAddress(config.data)

@@ -8,14 +8,20 @@ import { Lifecycles } from '../engine/lifecycles.ts'
 import { TaskCache } from '../engine/task-cache.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
 import { openPostgresEventLog } from '../eventlog/postgres/postgres-event-log.ts'
+import { PostgresReadModel } from '../projections/postgres/postgres-read-model.ts'
 import { Projector } from '../projections/projector.ts'
+import { Refusals } from '../projections/refusals.ts'
+import { RollCall, rollCallFigures } from '../projections/roll-call.ts'
+import { Verifier } from '../projections/verifier.ts'
 import { offerable } from '../projections/work-state.ts'
 import { Claims } from '../workers/claims.ts'
 import { Leases } from '../workers/leases.ts'
+import { PostgresWorkState } from '../workers/postgres/postgres-work-state.ts'
 import { Timers } from '../workers/timers.ts'
 import { countByType, WorkSignal } from '../workers/work-signal.ts'
 import { type FileConfig, refuseOpenAddress, type ServiceConfig } from './config.ts'
 import { DatabaseClock } from './database-clock.ts'
+import { Metrics } from './metrics.ts'
 import { assertDurable } from './postgres-settings.ts'
 
 export interface ServiceOptions extends ServiceConfig {
@@ -26,7 +32,7 @@ export interface ServiceOptions extends ServiceConfig {
 }
 
 export interface Service {
-  /** Where the API listens, null without the role `api`. */
+  /** Where the API listens, or health and metrics alone without the role `api`; null where nothing does. */
   url: string | null
   log: EventLog
   engine: Engine
@@ -76,22 +82,39 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     stops.push(() => clock.stop())
     const lifecycles = await Lifecycles.open(log, options.file.lifecycles)
     const cache = new TaskCache()
+    const rollCall = new RollCall(pool, log, options.file.rollCall)
+    const metrics = new Metrics({
+      types: Object.keys(options.file.types),
+      rollCall: async () => rollCallFigures(await rollCall.read()),
+    })
+    const refusals = new Refusals({
+      pool,
+      clock,
+      onDropped: count => metrics.refusalsDropped(count),
+      logger: logger.child({ part: 'refusals' }),
+    })
+    stops.push(() => refusals.stop())
     const engine = new Engine({
       log,
       clock,
       lifecycles,
       cache,
+      observer: (envelope, answer, ms) => {
+        metrics.answered(envelope, answer, ms)
+        refusals.record(envelope, answer)
+      },
       appendDeadlineMs: APPEND_MS,
       logger: logger.child({ part: 'engine' }),
     })
     stops.push(() => engine.stop())
+    const workState = new PostgresWorkState(pool)
     const signal = new WorkSignal(() => projector?.mode === 'projecting')
     const has = (role: ServiceConfig['roles'][number]): boolean => options.roles.includes(role)
 
     const projector = has('projector')
       ? new Projector({
           log,
-          pool,
+          readModel: new PostgresReadModel(pool),
           cache,
           logger: logger.child({ part: 'projector' }),
           onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
@@ -99,22 +122,36 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       : null
     projector?.start()
     if (projector) stops.push(() => projector.stop())
+    const verifier =
+      projector &&
+      new Verifier({
+        pool,
+        log,
+        logger: logger.child({ part: 'verifier' }),
+        active: () => projector.mode === 'projecting',
+      })
+    verifier?.start()
+    if (verifier) stops.push(() => verifier.stop())
     const timers = has('timers')
-      ? new Timers({ pool, engine, clock, signal, logger: logger.child({ part: 'timers' }) })
+      ? new Timers({ workState, engine, clock, signal, logger: logger.child({ part: 'timers' }) })
       : null
     timers?.start()
     if (timers) stops.push(() => timers.stop())
 
     let url: string | null = null
-    if (has('api')) {
-      const app = buildApp({
+    if (options.port !== null) {
+      const app = buildApp(has('api') ? 'api' : 'health', {
         engine,
         log,
         pool,
         clock,
         submitter: new Submitter(options.file, lifecycles),
-        claims: new Claims(pool, engine, signal),
-        leases: new Leases(pool, engine),
+        claims: new Claims(workState, engine, signal),
+        leases: new Leases(workState, engine),
+        workState,
+        refusals,
+        metrics,
+        rollCall,
         logger,
         health: () => [
           {

@@ -2,6 +2,8 @@
  * The client: submit tasks, ask for them, cancel, retry, wait. Each command carries an id made once per call,
  * so the client's own retries never double anything.
  */
+import type { Refusal, TaskRefusals } from '../api/schemas/refusals.ts'
+import type { RollCallAnswer, VerifyAnswer, VerifyRequest } from '../api/schemas/roll-call.ts'
 import type {
   BatchAnswer,
   History,
@@ -18,7 +20,19 @@ import { backoffMs, monotonicMs, sleep } from './waiting.ts'
 
 export type { FieldError } from './errors.ts'
 export { RollcallError } from './errors.ts'
-export type { BatchAnswer, History, HistoryEvent, TaskList, TaskRow, TaskView }
+export type {
+  BatchAnswer,
+  History,
+  HistoryEvent,
+  Refusal,
+  RollCallAnswer,
+  TaskList,
+  TaskRefusals,
+  TaskRow,
+  TaskView,
+  VerifyAnswer,
+  VerifyRequest,
+}
 
 export interface ClientOptions extends HttpOptions {
   /** How long a call may take in all, its retries included. Default 10,000. */
@@ -93,11 +107,17 @@ export interface Client {
   history(taskId: string, options?: HistoryOptions): Promise<History>
   /** All events of a task, page by page, from `from` on. */
   events(taskId: string, options?: HistoryOptions): AsyncGenerator<HistoryEvent, void, undefined>
+  /** What the task was asked and refused: the first 20, the last 20 and how many there were. */
+  refusals(taskId: string, options?: CallOptions): Promise<TaskRefusals>
   cancel(taskId: string, options?: CommandOptions): Promise<TaskView>
   /** Puts a failed task back to the queue (a new run), or ends the backoff of a retrying one. */
   retry(taskId: string, options?: CommandOptions): Promise<TaskView>
   /** Adds a remark to the history. */
   note(taskId: string, note: string, options?: CallOptions & { commandId?: string }): Promise<TaskView>
+  /** Every task by type and status, and those that do not answer. `unaccounted.total` is null while nobody can know. */
+  rollCall(options?: CallOptions): Promise<RollCallAnswer>
+  /** One step of the walk that compares rows with streams; `next` leads to the following one. */
+  verify(step?: VerifyRequest, options?: CallOptions): Promise<VerifyAnswer>
   /** Resolves with the task once it is SUCCESS, FAILED or CANCELLED; look at `status`. */
   waitFor(taskId: string, options?: WaitOptions): Promise<TaskView>
 }
@@ -169,10 +189,14 @@ export function createClient(options: ClientOptions): Client {
         from = page.next
       }
     },
+    refusals: async (taskId, given) =>
+      call<TaskRefusals>({ method: 'GET', path: `${taskPath(taskId)}/refusals` }, given),
     cancel: async (taskId, given) => command('cancel', taskId, given),
     retry: async (taskId, given) => command('retry', taskId, given),
     note: async (taskId, note, given = {}) =>
       post<TaskView>(`${taskPath(taskId)}/notes`, { note, commandId: given.commandId ?? newId() }, given),
+    rollCall: async given => call<RollCallAnswer>({ method: 'GET', path: '/v1/rollcall' }, given),
+    verify: async (step = {}, given) => post<VerifyAnswer>('/v1/verify', step, given),
     waitFor: (taskId, given) =>
       waitForEnd(
         taskId,

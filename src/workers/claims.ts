@@ -3,13 +3,13 @@
  * then answered; it can break off between any two of these and be asked again with its id, which finds the tasks
  * by their offers (taken, not seen started) and leases (seen started).
  */
-import type { Pool } from 'pg'
 import type { CommandEnvelope } from '../domain/commands.ts'
 import type { Source } from '../domain/events.ts'
 import type { ProcessingTask } from '../domain/task.ts'
 import type { Answer, AnyRefusalCode } from '../engine/answer.ts'
 import type { Engine } from '../engine/engine.ts'
 import { LOOK_MS, type WorkSignal } from './work-signal.ts'
+import type { WorkState } from './work-state.ts'
 
 export interface Claim {
   worker: string
@@ -19,44 +19,6 @@ export interface Claim {
   claimId: string
   leaseTokenHash: string
   source: Source
-}
-
-/** How long a taken task stays out of `ready` before it is offered again; START comes milliseconds later. */
-const OFFER_HOLD_MS = 10_000
-
-const TAKE = {
-  name: 'claim-take',
-  text: `
-    WITH again AS (
-      SELECT task_id, attempt FROM rollcall.leases WHERE claim_id = $3
-      UNION
-      SELECT task_id, attempt FROM rollcall.offers WHERE claim_id = $3
-    ), picked AS (
-      SELECT r.task_id
-        FROM (SELECT DISTINCT type FROM unnest($1::text[]) AS named (type)) AS asked
-       CROSS JOIN LATERAL (
-             SELECT task_id, priority, pending_since FROM rollcall.ready
-              WHERE type = asked.type
-              ORDER BY priority DESC, pending_since, task_id
-              LIMIT $2 FOR UPDATE SKIP LOCKED) AS r
-       WHERE NOT EXISTS (SELECT 1 FROM again)
-       ORDER BY r.priority DESC, r.pending_since, r.task_id
-       LIMIT $2
-    ), taken AS (
-      DELETE FROM rollcall.ready r USING picked WHERE r.task_id = picked.task_id RETURNING r.*
-    ), offered AS (
-      INSERT INTO rollcall.offers (task_id, type, priority, pending_since, attempt, times_offered, claim_id, held_until)
-      SELECT task_id, type, priority, pending_since, attempt, times_offered + 1, $3,
-             clock_timestamp() + $4 * interval '1 millisecond'
-        FROM taken
-      ON CONFLICT (task_id) DO UPDATE SET
-        attempt = excluded.attempt, times_offered = excluded.times_offered, claim_id = excluded.claim_id,
-        pending_since = excluded.pending_since, held_until = excluded.held_until
-      RETURNING task_id, attempt, priority, pending_since
-    )
-    SELECT task_id, attempt, true AS again FROM again
-    UNION ALL
-    (SELECT task_id, attempt, false FROM offered ORDER BY priority DESC, pending_since, task_id)`,
 }
 
 /** Refusals that say nothing about the task: its offer stands and is asked again, or ends by itself. */
@@ -85,13 +47,13 @@ interface Taking {
 }
 
 export class Claims {
-  readonly #pool: Pool
+  readonly #workState: WorkState
   readonly #engine: Engine
   readonly #signal: WorkSignal
   readonly #taking = new Map<string, Promise<Taking>>()
 
-  constructor(pool: Pool, engine: Engine, signal: WorkSignal) {
-    this.#pool = pool
+  constructor(workState: WorkState, engine: Engine, signal: WorkSignal) {
+    this.#workState = workState
     this.#engine = engine
     this.#signal = signal
   }
@@ -135,21 +97,15 @@ export class Claims {
   }
 
   async #takeAndStartNow(claim: Claim): Promise<Taking> {
-    const taken = await this.#pool.query<{ task_id: string; attempt: number; again: boolean }>({
-      ...TAKE,
-      values: [claim.types, claim.max, claim.claimId, OFFER_HOLD_MS],
-    })
-    const tookAll = taken.rows.length < claim.max && !taken.rows[0]?.again
-    if (taken.rows.length === 0) return { started: [], tookAll }
+    const { claimId, types, max } = claim
+    const taken = await this.#workState.take({ claimId, types, max })
+    const tookAll = taken.length < max && !taken[0]?.again
+    if (taken.length === 0) return { started: [], tookAll }
     const answers = await this.#engine.executeMany(
-      taken.rows.map(row => startOf(row.task_id, row.attempt, claim)),
+      taken.map(({ taskId, attempt }) => startOf(taskId, attempt, claim)),
     )
-    const useless = taken.rows.filter((_, index) => isUseless(answers[index]!)).map(row => row.task_id)
-    if (useless.length > 0)
-      await this.#pool.query(
-        'DELETE FROM rollcall.offers WHERE task_id = ANY ($1::uuid[]) AND claim_id = $2',
-        [useless, claim.claimId],
-      )
+    const useless = taken.filter((_, index) => isUseless(answers[index]!)).map(({ taskId }) => taskId)
+    if (useless.length > 0) await this.#workState.dropOffers(claimId, useless)
     const started = answers.flatMap(answer => (isHeldBy(answer, claim) ? [answer.task] : []))
     const passing = answers.find(isPassing)
     // Nothing to answer, and not for want of tasks: asked again with its id, the claim finds its offers.

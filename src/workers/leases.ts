@@ -3,147 +3,84 @@
  * take a lease by one conditional update. Either is first, and the row says which. What becomes of the task is
  * decided at the log.
  */
-import type { Pool } from 'pg'
-import type { ProcessingTask, Task } from '../domain/task.ts'
+import type { Instant } from '../domain/events.ts'
+import { isOpen, type ProcessingTask, type Task } from '../domain/task.ts'
 import type { Engine } from '../engine/engine.ts'
-import { grantLeases } from '../projections/work-state.ts'
-
-export interface Heartbeat {
-  taskId: string
-  attempt: number
-  leaseTokenHash: string
-  /** 0 to 1; null keeps what was said last. */
-  progress: number | null
-}
+import { type Heartbeat, leaseKey, type WorkState } from './work-state.ts'
 
 export type HeartbeatResult =
-  | { state: 'held'; until: Date }
+  | { state: 'held'; until: Instant }
   | { state: 'cancelled'; reason: string | null }
   | { state: 'lost'; reason: string }
 
-/** What is known of a running task beside its stream. */
-export interface Signals {
-  heldUntil: Date
-  lost: boolean
-  lastHeartbeatAt: Date | null
-  progress: number | null
-}
-
-const BEAT = {
-  name: 'leases-beat',
-  text: `
-    UPDATE rollcall.leases l
-       SET held_until = clock_timestamp() + l.lease_ms * interval '1 millisecond',
-           last_heartbeat_at = clock_timestamp(), progress = COALESCE(b.progress, l.progress)
-      FROM json_to_recordset($1::json) AS b (task_id uuid, attempt integer, token_hash text, progress real)
-     WHERE l.task_id = b.task_id AND l.attempt = b.attempt AND l.token_hash = b.token_hash AND NOT l.lost
-     RETURNING l.task_id, l.attempt, l.token_hash, l.held_until`,
-}
-
-interface BeatRow {
-  task_id: string
-  attempt: number
-  token_hash: string
-  held_until: Date
-}
-
-/** What a beat is for: one worker may hold a task's attempt and still believe in an earlier one of the same task. */
-const leaseOf = (taskId: string, attempt: number, leaseTokenHash: string): string =>
-  `${taskId}/${attempt}/${leaseTokenHash}`
-const leaseOfBeat = (beat: Heartbeat): string => leaseOf(beat.taskId, beat.attempt, beat.leaseTokenHash)
-
 export class Leases {
-  readonly #pool: Pool
+  readonly #workState: WorkState
   readonly #engine: Engine
 
-  constructor(pool: Pool, engine: Engine) {
-    this.#pool = pool
+  constructor(workState: WorkState, engine: Engine) {
+    this.#workState = workState
     this.#engine = engine
   }
 
-  /** Takes heartbeats; the results stand in the order of the beats. */
+  /**
+   * Takes heartbeats; the results stand in the order of the beats.
+   *
+   * An attempt that is over is told so from the moment this process knows it, which is at once where the command
+   * passed through here, and otherwise when the projector, of whichever process, has taken its lease away.
+   */
   async heartbeat(beats: readonly Heartbeat[]): Promise<HeartbeatResult[]> {
-    const held = await this.#beat(beats)
-    const missing = beats.filter(beat => !held.has(leaseOfBeat(beat)))
-    const tasks = await this.#read(missing)
+    const tasks = new Map<string, Task>()
+    for (const { taskId } of beats) {
+      const known = this.#engine.known(taskId)
+      if (known) tasks.set(taskId, known)
+    }
+    const open = beats.filter(beat => !isOver(tasks.get(beat.taskId), beat))
+    const held = await this.#workState.beat(open)
+    const missing = open.filter(beat => !held.has(leaseKey(beat)))
+    await this.#read(missing, tasks)
     // The row is missing, or not this attempt's yet, while the log says the worker runs it: a full lease first.
     const entitled = missing.filter(beat => holds(tasks.get(beat.taskId), beat))
     if (entitled.length > 0) {
       // One row per task, however often it is named.
       const running = new Map(entitled.map(({ taskId }) => [taskId, tasks.get(taskId) as ProcessingTask]))
-      await grantLeases(this.#pool, [...running.values()])
-      const granted = await this.#beat(entitled)
+      await this.#workState.grantLeases([...running.values()])
+      const granted = await this.#workState.beat(entitled)
       // A row also goes missing because its attempt ends, and that may have been after the task was read. Whatever
       // removed it was in the log before, so the log is asked again now that the row stands.
-      for (const [taskId, task] of await this.#read(entitled)) tasks.set(taskId, task)
+      await this.#read(entitled, tasks)
       const over = entitled.filter(beat => !holds(tasks.get(beat.taskId), beat))
-      await this.#withdraw(over)
-      for (const beat of over) granted.delete(leaseOfBeat(beat))
+      if (over.length > 0) await this.#workState.withdrawLeases(over)
+      for (const beat of over) granted.delete(leaseKey(beat))
       for (const [lease, until] of granted) held.set(lease, until)
     }
+    await this.markTold(beats.map(beat => ({ ...beat, task: tasks.get(beat.taskId) ?? null })))
     return beats.map(beat => {
-      const until = held.get(leaseOfBeat(beat))
-      return until ? { state: 'held', until } : notHeld(tasks.get(beat.taskId), beat)
+      const until = held.get(leaseKey(beat))
+      return until === undefined ? notHeld(tasks.get(beat.taskId), beat) : { state: 'held', until }
     })
   }
 
-  /** The tasks of these beats as the log says now; those that are not there, or cannot be read, are left out. */
-  async #read(beats: readonly Heartbeat[]): Promise<Map<string, Task>> {
-    if (beats.length === 0) return new Map()
-    const loaded = await this.#engine.readMany(beats.map(beat => beat.taskId))
-    return new Map([...loaded].flatMap(([id, one]) => (one.kind === 'task' ? [[id, one.task] as const] : [])))
+  /**
+   * Keeps that workers have heard of it where they were answered about an attempt that a cancel ended. They are told
+   * whether this can be kept or not; a worker that asks again gives another chance.
+   */
+  async markTold(
+    answered: readonly { task: Task | null; attempt: number; leaseTokenHash: string }[],
+  ): Promise<void> {
+    const told = answered.flatMap(({ task, attempt, leaseTokenHash }) => {
+      if (task?.status !== 'CANCELLED') return []
+      const ended = task.endedAttempts.find(one => one.attempt === attempt && one.ended === 'cancelled')
+      if (ended?.leaseTokenHash !== leaseTokenHash) return []
+      return [{ taskId: task.taskId, attempt, worker: ended.worker }]
+    })
+    if (told.length > 0) await this.#workState.markTold(told).catch(() => {})
   }
 
-  /** Takes back leases that were granted to attempts which were over. */
-  async #withdraw(beats: readonly Heartbeat[]): Promise<void> {
+  /** Puts the tasks of these beats as the log says now; those that are not there, or cannot be read, stay as known. */
+  async #read(beats: readonly Heartbeat[], tasks: Map<string, Task>): Promise<void> {
     if (beats.length === 0) return
-    await this.#pool.query({
-      name: 'leases-withdraw',
-      text: `DELETE FROM rollcall.leases l
-              USING json_to_recordset($1::json) AS b (task_id uuid, attempt integer)
-              WHERE l.task_id = b.task_id AND l.attempt = b.attempt`,
-      values: [JSON.stringify(beats.map(({ taskId, attempt }) => ({ task_id: taskId, attempt })))],
-    })
-  }
-
-  /** The ends of the leases that were held. */
-  async #beat(beats: readonly Heartbeat[]): Promise<Map<string, Date>> {
-    const rows = beats.map(beat => ({
-      task_id: beat.taskId,
-      attempt: beat.attempt,
-      token_hash: beat.leaseTokenHash,
-      progress: beat.progress,
-    }))
-    const beaten = await this.#pool.query<BeatRow>({
-      ...BEAT,
-      values: [JSON.stringify(rows)],
-    })
-    return new Map(
-      beaten.rows.map(row => [leaseOf(row.task_id, row.attempt, row.token_hash), row.held_until]),
-    )
-  }
-
-  /** The signals of a running task, null where there are none for its attempt. */
-  async signals(task: ProcessingTask): Promise<Signals | null> {
-    const found = await this.#pool.query<{
-      held_until: Date
-      lost: boolean
-      last_heartbeat_at: Date | null
-      progress: number | null
-    }>({
-      name: 'leases-signals',
-      text: `SELECT held_until, lost, last_heartbeat_at, progress FROM rollcall.leases
-              WHERE task_id = $1 AND attempt = $2`,
-      values: [task.taskId, task.attempt],
-    })
-    const row = found.rows[0]
-    if (!row) return null
-    return {
-      heldUntil: row.held_until,
-      lost: row.lost,
-      lastHeartbeatAt: row.last_heartbeat_at,
-      progress: row.progress,
-    }
+    const loaded = await this.#engine.readMany(beats.map(beat => beat.taskId))
+    for (const [id, one] of loaded) if (one.kind === 'task') tasks.set(id, one.task)
   }
 }
 
@@ -151,6 +88,11 @@ const holds = (task: Task | undefined, beat: Heartbeat): task is ProcessingTask 
   task?.status === 'PROCESSING' &&
   task.attempt === beat.attempt &&
   task.leaseTokenHash === beat.leaseTokenHash
+
+/** Whether the attempt has ended, on a fold that may be behind its stream: what has ended stays so. */
+const isOver = (task: Task | undefined, { attempt }: Heartbeat): boolean =>
+  task !== undefined &&
+  (attempt < task.attempt || (attempt === task.attempt && (!isOpen(task) || task.status === 'RETRYING')))
 
 function notHeld(task: Task | undefined, beat: Heartbeat): HeartbeatResult {
   if (!task) return { state: 'lost', reason: 'No task has this id.' }

@@ -1,90 +1,63 @@
 /**
- * Sweeps put back work state that got lost: a waiting task that nobody can claim, a running one without a lease.
- * One page a sweep, so that a million open tasks cost no more at once than a few.
+ * Sweeps put back work state that got lost: an open task that no timer would ever end, a waiting one that nobody can
+ * claim, a running one without a lease. A page of each status at a time, so that a million open tasks cost no more
+ * at once than a few.
  */
-import type { Pool } from 'pg'
 import { isDelayed } from '../domain/deadlines.ts'
-import type { PendingTask, ProcessingTask } from '../domain/task.ts'
+import { OPEN_STATUSES } from '../domain/lifecycle.ts'
+import { isOpen, type OpenTask, type PendingTask, type ProcessingTask } from '../domain/task.ts'
 import type { Clock } from '../engine/clock.ts'
 import type { Engine } from '../engine/engine.ts'
-import { grantLeases, makeReady } from '../projections/work-state.ts'
 import { countByType, type WorkSignal } from './work-signal.ts'
+import type { LostWork, WorkState } from './work-state.ts'
 
 const PAGE = 2_000
 const EVERY_MS = 1_000
-const START = { createdAt: '-infinity', taskId: '00000000-0000-0000-0000-000000000000' }
-
-type Place = typeof START
-interface PageRow {
-  task_id: string
-  created_at: string
-  missing: boolean
-}
-
-// A delayed task stands nowhere but in the deadlines until its time comes.
-const LOST_WAITING = `NOT EXISTS (SELECT 1 FROM rollcall.ready r WHERE r.task_id = p.task_id)
-  AND NOT EXISTS (SELECT 1 FROM rollcall.offers o WHERE o.task_id = p.task_id)
-  AND NOT EXISTS (SELECT 1 FROM rollcall.deadlines d WHERE d.task_id = p.task_id AND d.timer = 'not_before')`
-const LOST_RUNNING = 'NOT EXISTS (SELECT 1 FROM rollcall.leases l WHERE l.task_id = p.task_id)'
+const PRUNE_EVERY_MS = 60_000
 
 export class Sweeps {
-  readonly #pool: Pool
+  readonly #workState: WorkState
   readonly #engine: Engine
   readonly #clock: Clock
   readonly #signal: WorkSignal
-  #waiting: Place = START
-  #running: Place = START
+  readonly #places = new Map<OpenTask['status'], LostWork['next']>()
   #sweptAt = Number.NEGATIVE_INFINITY
+  #prunedAt = Number.NEGATIVE_INFINITY
 
-  constructor(pool: Pool, engine: Engine, clock: Clock, signal: WorkSignal) {
-    this.#pool = pool
+  constructor(workState: WorkState, engine: Engine, clock: Clock, signal: WorkSignal) {
+    this.#workState = workState
     this.#engine = engine
     this.#clock = clock
     this.#signal = signal
   }
 
-  /** Looks at the next page of waiting and of running tasks; at most once a second. */
+  /** Looks at the next page of open tasks in each status; at most once a second. */
   async sweep(): Promise<void> {
-    if (performance.now() - this.#sweptAt < EVERY_MS) return
-    this.#sweptAt = performance.now()
-    const waiting = await this.#page('PENDING', this.#waiting, LOST_WAITING)
-    this.#waiting = waiting.next
-    const lostWaiting = (await this.#read(waiting.missing)).filter(
-      (task): task is PendingTask =>
-        task.status === 'PENDING' && (!isDelayed(task) || task.runAt <= this.#clock.now()),
-    )
-    await makeReady(this.#pool, lostWaiting)
-    if (lostWaiting.length > 0) this.#signal.ready(countByType(lostWaiting))
-    const running = await this.#page('PROCESSING', this.#running, LOST_RUNNING)
-    this.#running = running.next
-    await grantLeases(
-      this.#pool,
-      (await this.#read(running.missing)).filter(
-        (task): task is ProcessingTask => task.status === 'PROCESSING',
-      ),
-    )
+    const now = this.#clock.now()
+    if (now - this.#sweptAt < EVERY_MS) return
+    this.#sweptAt = now
+    for (const status of OPEN_STATUSES) await this.#sweepStatus(status)
+    if (now - this.#prunedAt < PRUNE_EVERY_MS) return
+    this.#prunedAt = now
+    await this.#workState.pruneCancelNotices(PAGE)
   }
 
-  async #page(status: string, from: Place, missing: string): Promise<{ missing: string[]; next: Place }> {
-    const page = await this.#pool.query<PageRow>({
-      name: `sweep-${status}`,
-      text: `WITH p AS (SELECT task_id, created_at FROM rollcall.tasks
-                         WHERE status = $1 AND (created_at, task_id) > ($2::timestamptz, $3::uuid)
-                         ORDER BY created_at, task_id LIMIT ${PAGE})
-             SELECT p.task_id, p.created_at::text AS created_at, ${missing} AS missing
-               FROM p ORDER BY p.created_at, p.task_id`,
-      values: [status, from.createdAt, from.taskId],
-    })
-    const last = page.rows.at(-1)
-    return {
-      missing: page.rows.filter(row => row.missing).map(row => row.task_id),
-      next: last && page.rows.length === PAGE ? { createdAt: last.created_at, taskId: last.task_id } : START,
-    }
-  }
-
-  async #read(taskIds: readonly string[]) {
-    if (taskIds.length === 0) return []
-    const loaded = await this.#engine.readMany(taskIds)
-    return [...loaded.values()].flatMap(one => (one.kind === 'task' ? [one.task] : []))
+  async #sweepStatus(status: OpenTask['status']): Promise<void> {
+    const page = await this.#workState.lostWork(status, this.#places.get(status) ?? null, PAGE)
+    this.#places.set(status, page.next)
+    if (page.taskIds.length === 0) return
+    const loaded = await this.#engine.readMany(page.taskIds)
+    const open = [...loaded.values()].flatMap(one =>
+      one.kind === 'task' && isOpen(one.task) ? [one.task] : [],
+    )
+    await this.#workState.armDeadlines(open)
+    const isWaiting = (task: OpenTask): task is PendingTask =>
+      task.status === 'PENDING' && (!isDelayed(task) || task.runAt <= this.#clock.now())
+    const waiting = open.filter(isWaiting)
+    await this.#workState.makeReady(waiting)
+    if (waiting.length > 0) this.#signal.ready(countByType(waiting))
+    await this.#workState.grantLeases(
+      open.filter((task): task is ProcessingTask => task.status === 'PROCESSING'),
+    )
   }
 }

@@ -1,51 +1,66 @@
 /**
- * The timers look at the database's clock for what is due, page by page, and ask the engine: what happens is
- * decided at the log, not on their view of it. Any number of processes may run them.
+ * The timers look at the database's clock for what is due, a bounded part of it at a time, and ask the engine: what
+ * happens is decided at the log, not on their view of it. Any number of processes may run them.
  */
-import type { Pool } from 'pg'
+import { LRUCache } from 'lru-cache'
 import type { Logger } from 'pino'
 import type { Command, CommandEnvelope } from '../domain/commands.ts'
-import { type DeadlineTimer, nextDeadline } from '../domain/deadlines.ts'
-import type { PendingTask, Task } from '../domain/task.ts'
+import { nextDeadline } from '../domain/deadlines.ts'
+import type { Instant } from '../domain/events.ts'
+import type { PendingTask } from '../domain/task.ts'
 import type { Answer, AnyRefusalCode } from '../engine/answer.ts'
 import type { Clock } from '../engine/clock.ts'
 import type { Engine } from '../engine/engine.ts'
-import { inTransaction, timestamp } from '../projections/database.ts'
-import { makeReady } from '../projections/work-state.ts'
 import { Sweeps } from './sweeps.ts'
 import { countByType, type WorkSignal } from './work-signal.ts'
+import type { DueDeadline, WorkState } from './work-state.ts'
 
 export interface TimersOptions {
-  pool: Pool
+  workState: WorkState
   engine: Engine
   clock: Clock
   signal: WorkSignal
   logger: Logger
   /** Name in the history of what fires. */
   id?: string
+  /** From the beginning of one look to that of the next. */
   intervalMs?: number
-}
-
-const PAGE = 500
-/** Pages of one kind in one tick; the next tick goes on where this one stopped. */
-const PAGES_PER_TICK = 4
-/** A pause in ticks longer than this means that workers may have gone unheard. */
-const GAP_MS = 5_000
-const LONGEST_PAUSE_MS = 5_000
-
-interface DueRow {
-  task_id: string
-  timer: DeadlineTimer
-  attempt: number
-  due_at: string
+  /** How long limits of running attempts that fell due in a gap wait after it, so that their workers may report. */
+  graceMs?: number
 }
 
 /**
- * Refusals that pass: the lease stands as lost and is asked again at the next tick. `not_due` is among them: the row
- * was taken by the database's clock itself, which can be milliseconds ahead of what the engine has sampled.
+ * What one look may ask of the log, deadlines and leases together: about 1,500 a second. What is overdue after an
+ * outage is worked off at this rate.
  */
+export const FIRES_PER_LOOK = 300
+/**
+ * A look asks in portions, since whoever submits meanwhile waits for at most one of them: it is one append and one
+ * projection. A portion that follows late is larger, up to a bound, so that a busy machine keeps the rate.
+ */
+const PORTION = { least: 30, most: 150, everyMs: 16 }
+const DUE_PAGE = 500
+/** Deadlines looked at in one look, most of them in vain, before the next look goes on. */
+const DUE_PER_LOOK = 2_000
+const OFFERS_PER_LOOK = 1_000
+/** A pause between two looks longer than this means that workers may have gone unheard. */
+const GAP_MS = 2_000
+const GRACE_MS = 10_000
+const LONGEST_PAUSE_MS = 5_000
+/** Left to others between two looks that take longer than the interval. */
+const SHORTEST_PAUSE_MS = 20
+/** Where another process has looked within so many intervals, this one leaves it to that one. */
+const OTHERS_INTERVALS = 3
+/** The pause after a look to which the log did not answer: long enough for another process to take over. */
+const YIELD_INTERVALS = 6
+/** A deadline that was refused for good is asked again after this, in case somebody repaired its task meanwhile. */
+const REFUSED_MS = 60_000
+/** One that fired is asked again after this, in case the projector is behind. */
+const FIRED_MS = 5_000
+const ASKED_MAX = 20_000
+
+/** Refusals that pass: the lease stands as lost, the deadline as due, and is asked again at the next look. */
 const PASSING: ReadonlySet<AnyRefusalCode> = new Set([
-  'not_due',
   'conflict',
   'overloaded',
   'log_unavailable',
@@ -57,16 +72,22 @@ export class Timers {
   readonly #options: TimersOptions
   readonly #intervalMs: number
   readonly #sweeps: Sweeps
-  #cursor: { dueAt: string; taskId: string } | null = null
+  #cursor: { dueAt: Instant; taskId: string } | null = null
+  /** Deadlines that the log has answered, and until when they are not asked again unless their rows change. */
+  readonly #asked = new LRUCache<string, { row: string; until: Instant }>({ max: ASKED_MAX })
   #timer: NodeJS.Timeout | null = null
   #ticking: Promise<void> | null = null
   #started = false
   #failures = 0
+  #logIsAway = false
+  /** How many the next portion asks for. */
+  #portion = PORTION.least
+  #tookMs = 0
 
   constructor(options: TimersOptions) {
     this.#options = options
     this.#intervalMs = options.intervalMs ?? 200
-    this.#sweeps = new Sweeps(options.pool, options.engine, options.clock, options.signal)
+    this.#sweeps = new Sweeps(options.workState, options.engine, options.clock, options.signal)
   }
 
   start(): void {
@@ -82,105 +103,150 @@ export class Timers {
     await this.#ticking
   }
 
-  /** Jittered, so that many processes do not look in step; slower while the database does not answer. */
+  /** Jittered, so that many processes do not look in step; slower while the database or the log does not answer. */
   #plan(): void {
-    const pauseMs =
-      Math.min(this.#intervalMs * 2 ** this.#failures, LONGEST_PAUSE_MS) * (0.8 + 0.4 * Math.random())
-    this.#timer = setTimeout(() => {
-      this.#ticking = this.tick()
-        .then(
-          () => {
-            this.#failures = 0
-          },
-          error => {
-            this.#failures = Math.min(this.#failures + 1, 10)
-            this.#options.logger.error({ err: error }, 'the timers could not look')
-          },
-        )
-        .finally(() => {
-          this.#ticking = null
-          if (this.#started) this.#plan()
-        })
-    }, pauseMs)
+    const intervals = this.#logIsAway ? YIELD_INTERVALS : 2 ** this.#failures
+    const everyMs = Math.min(this.#intervalMs * intervals, LONGEST_PAUSE_MS) * (0.8 + 0.4 * Math.random())
+    this.#timer = setTimeout(
+      () => {
+        const since = performance.now()
+        this.#ticking = this.#tickUnlessOthers()
+          .then(
+            () => {
+              this.#failures = 0
+            },
+            error => {
+              this.#failures = Math.min(this.#failures + 1, 10)
+              this.#options.logger.error({ err: error }, 'the timers could not look')
+            },
+          )
+          .finally(() => {
+            this.#tookMs = performance.now() - since
+            this.#ticking = null
+            if (this.#started) this.#plan()
+          })
+      },
+      Math.max(everyMs - this.#tookMs, Math.min(SHORTEST_PAUSE_MS, everyMs)),
+    )
+  }
+
+  /**
+   * Of several processes one looks, as long as it does: two that look together would fire the same rows, twice the
+   * load for the same outcome.
+   */
+  async #tickUnlessOthers(): Promise<void> {
+    if (await this.#options.workState.isLookedAt(OTHERS_INTERVALS * this.#intervalMs)) return
+    await this.tick()
   }
 
   /** One look at everything that may be due. */
   async tick(): Promise<void> {
-    await this.#heedGap()
-    await this.#fireDeadlines()
-    await this.#takeLostLeases()
+    const { workState, logger } = this.#options
+    const gap = await workState.beginLook(GAP_MS)
+    if (gap && gap.leases > 0) logger.warn(gap, 'the timers had a gap: leases are granted anew')
+    this.#logIsAway = false
+    await this.#fireDue()
     await this.#returnOverdueOffers()
     await this.#sweeps.sweep()
+    await workState.keepLook(GAP_MS)
   }
 
-  /**
-   * After a gap in the ticks every lease that was not taken yet is given anew, before any is looked at. Timers of
-   * other processes wait at the row of ticks until that is done.
-   */
-  async #heedGap(): Promise<void> {
-    const { pool, logger } = this.#options
-    const ticked = await pool.query({
-      name: 'timers-tick',
-      text: `WITH last AS (SELECT ticked_at FROM rollcall.timer_ticks FOR UPDATE)
-             UPDATE rollcall.timer_ticks SET ticked_at = clock_timestamp() FROM last
-              WHERE clock_timestamp() - last.ticked_at < $1 * interval '1 millisecond'`,
-      values: [GAP_MS],
-    })
-    if (ticked.rowCount) return
-    await inTransaction(pool, async client => {
-      // A missing row means that the work state was lost: a gap of unknown length.
-      await client.query(
-        "INSERT INTO rollcall.timer_ticks (ticked_at) VALUES (timestamptz 'epoch') ON CONFLICT DO NOTHING",
-      )
-      const last = await client.query<{ gap_ms: string }>(
-        `SELECT (extract(epoch FROM clock_timestamp() - ticked_at) * 1000)::bigint AS gap_ms
-           FROM rollcall.timer_ticks FOR UPDATE`,
-      )
-      const gapMs = Number(last.rows[0]?.gap_ms ?? 0)
-      // Another process may have seen the gap first.
-      if (gapMs < GAP_MS) return
-      const granted = await client.query(
-        `UPDATE rollcall.leases SET held_until = clock_timestamp() + lease_ms * interval '1 millisecond'
-          WHERE NOT lost AND held_until < clock_timestamp() + lease_ms * interval '1 millisecond'`,
-      )
-      await client.query('UPDATE rollcall.timer_ticks SET ticked_at = clock_timestamp()')
-      if (granted.rowCount)
-        logger.warn({ gapMs, leases: granted.rowCount }, 'the timers had a gap: leases are granted anew')
-    })
+  /** Portion after portion, with a pause in between, until nothing is due or the look has asked enough. */
+  async #fireDue(): Promise<void> {
+    const look = { fires: 0, seen: 0 }
+    while (!this.#logIsAway) {
+      const began = performance.now()
+      const before = look.fires
+      const most = Math.min(this.#portion, FIRES_PER_LOOK - before)
+      // At most half are leases, and the rest is left to the deadlines: neither waits for the other.
+      look.fires += await this.#takeLostLeases(most >> 1)
+      await this.#fireDeadlines(look, before + most)
+      if (look.fires < before + most) {
+        this.#portion = PORTION.least
+        return
+      }
+      if (look.fires < FIRES_PER_LOOK) await sleep(PORTION.everyMs - (performance.now() - began))
+      const late = ((performance.now() - began) / PORTION.everyMs) * PORTION.least
+      this.#portion = Math.min(Math.max(PORTION.least, Math.floor(late)), PORTION.most)
+      if (look.fires >= FIRES_PER_LOOK) return
+      // A long look is no gap; one in which this process stood still is, and the next look begins with it.
+      if (!(await this.#options.workState.keepLook(GAP_MS))) return
+    }
   }
 
-  async #fireDeadlines(): Promise<void> {
-    for (let pages = 0; pages < PAGES_PER_TICK; pages++) {
-      const due = await this.#options.pool.query<DueRow>({
-        name: 'deadlines-due',
-        // What is set aside waits for a person; asking it again at every tick would only fill the logs.
-        text: `SELECT task_id, timer, attempt, due_at::text AS due_at FROM rollcall.deadlines d
-                WHERE due_at <= clock_timestamp() AND (due_at, task_id) > ($1::timestamptz, $2::uuid)
-                  AND NOT EXISTS (SELECT 1 FROM rollcall.set_aside s WHERE s.task_id = d.task_id)
-                ORDER BY due_at, task_id LIMIT ${PAGE}`,
-        values: [
-          this.#cursor?.dueAt ?? '-infinity',
-          this.#cursor?.taskId ?? '00000000-0000-0000-0000-000000000000',
-        ],
-      })
-      const last = due.rows.at(-1)
+  /** Fires what is due, up to so many commands; the next portion goes on where this one stopped. */
+  async #fireDeadlines(look: { fires: number; seen: number }, most: number): Promise<void> {
+    const { workState, graceMs = GRACE_MS } = this.#options
+    // Most rows can be acted on; only behind some that cannot are longer pages worth it.
+    for (let limit = most - look.fires; look.seen < DUE_PER_LOOK && look.fires < most; limit = DUE_PAGE) {
+      const page = await workState.dueDeadlines({ after: this.#cursor, limit, graceMs })
+      const firing: DueDeadline[] = []
+      let seen = 0
+      for (; seen < page.length && look.fires + firing.length < most; seen++)
+        if (!page[seen]!.inGrace && !this.#isAsked(page[seen]!)) firing.push(page[seen]!)
+      look.seen += seen
+      look.fires += firing.length
+      const last = page[seen - 1]
       // The page moves past every row it has seen, so rows that cannot be acted on hold nobody up (S09).
-      this.#cursor = last && due.rows.length === PAGE ? { dueAt: last.due_at, taskId: last.task_id } : null
-      await this.#makeDueReady(due.rows.filter(row => row.timer === 'not_before'))
-      await this.#options.engine.executeMany(due.rows.flatMap(row => this.#commandOf(row)))
+      const isEnd = seen === page.length && page.length < limit
+      this.#cursor = last && !isEnd ? { dueAt: last.dueAt, taskId: last.taskId } : null
+      await this.#fire(firing)
       if (!this.#cursor) return
     }
   }
 
-  #commandOf(row: DueRow): CommandEnvelope[] {
-    if (row.timer === 'not_before') return []
-    const commandId = `timer:${row.attempt}:${row.due_at.replace(' ', 'T')}`
-    if (row.timer === 'retry')
-      return [this.#envelope(row.task_id, commandId, { trigger: 'RETRY', reason: null })]
+  async #fire(due: readonly DueDeadline[]): Promise<void> {
+    if (due.length === 0) return
+    await this.#passNotBefore(due.filter(({ timer }) => timer === 'not_before'))
+    const asked = due.filter(({ timer }) => timer !== 'not_before')
+    const answers = await this.#execute(asked.map(one => this.#commandOf(one)))
+    asked.forEach((one, index) => {
+      this.#keepAnswer(one, answers[index]!)
+    })
+  }
+
+  /** Tasks that this process does not know are read beforehand: in the append's own flight others would wait for it. */
+  async #execute(commands: readonly CommandEnvelope[]): Promise<Answer[]> {
+    const { engine } = this.#options
+    const unknown = commands.map(({ taskId }) => taskId).filter(id => engine.known(id) === null)
+    // Where that fails the commands say so.
+    if (unknown.length > 0) await engine.readMany(unknown).catch(() => {})
+    const answers = await engine.executeMany(commands)
+    if (answers.some(one => one.kind === 'refused' && one.code === 'log_unavailable')) this.#logIsAway = true
+    return answers
+  }
+
+  #isAsked(due: DueDeadline): boolean {
+    const asked = this.#asked.get(due.taskId)
+    return asked !== undefined && asked.row === rowText(due) && this.#options.clock.now() < asked.until
+  }
+
+  /**
+   * A view that is behind, or wrong, is not asked again at every look: until its row changes, or the task's own
+   * deadline comes. That may be in a few milliseconds: the database's clock can be ahead of what the engine has
+   * sampled of it.
+   */
+  #keepAnswer(due: DueDeadline, answer: Answer): void {
+    if (answer.kind === 'refused' && PASSING.has(answer.code)) return
+    const isRefused = answer.kind === 'refused'
+    const next = isRefused && answer.code === 'not_due' && answer.task ? nextDeadline(answer.task) : null
+    const wait = this.#options.clock.now() + (isRefused ? REFUSED_MS : FIRED_MS)
+    const until = Math.min(wait, next?.at ?? Number.POSITIVE_INFINITY)
+    this.#asked.set(due.taskId, { row: rowText(due), until })
+  }
+
+  #commandOf({ taskId, timer, attempt, dueAt }: DueDeadline): CommandEnvelope {
+    const commandId = `timer:${attempt}:${new Date(dueAt).toISOString()}`
+    if (timer === 'retry' || timer === 'not_before')
+      return this.#envelope(taskId, commandId, { trigger: 'RETRY', reason: null })
     // The timers of the task as a whole outlast its attempts.
-    const attempt = row.timer === 'queue' || row.timer === 'total' ? null : row.attempt
-    const command = { trigger: 'TIMEOUT', timer: row.timer, attempt, lastHeartbeatAt: null } as const
-    return [this.#envelope(row.task_id, commandId, command)]
+    const ofAttempt = timer === 'queue' || timer === 'total' ? null : attempt
+    return this.#envelope(taskId, commandId, {
+      trigger: 'TIMEOUT',
+      timer,
+      attempt: ofAttempt,
+      lastHeartbeatAt: null,
+    })
   }
 
   /** The same deadline gives the same command id: of several processes that fire it the later ones are repetitions. */
@@ -199,84 +265,51 @@ export class Timers {
   }
 
   /** A delayed task whose time has come becomes claimable and its next deadline takes the row over. */
-  async #makeDueReady(rows: readonly DueRow[]): Promise<void> {
-    if (rows.length === 0) return
-    const { pool, engine, clock, signal } = this.#options
-    const loaded = await engine.readMany(rows.map(row => row.task_id))
-    const due: PendingTask[] = []
+  async #passNotBefore(due: readonly DueDeadline[]): Promise<void> {
+    if (due.length === 0) return
+    const { workState, engine, clock, signal } = this.#options
+    const loaded = await engine.readMany(due.map(({ taskId }) => taskId))
+    const passed: PendingTask[] = []
     for (const one of loaded.values())
       if (one.kind === 'task' && one.task.status === 'PENDING' && one.task.runAt <= clock.now())
-        due.push(one.task)
-    await inTransaction(pool, async client => {
-      await makeReady(client, due)
-      for (const task of due) await client.query(nextAfterNotBefore(task))
-    })
-    signal.ready(countByType(due))
+        passed.push(one.task)
+    await workState.passNotBefore(passed)
+    signal.ready(countByType(passed))
   }
 
-  async #takeLostLeases(): Promise<void> {
-    for (let pages = 0; pages < PAGES_PER_TICK; pages++) {
-      const lost = await this.#options.pool.query<{
-        task_id: string
-        attempt: number
-        held_until: Date
-        last_heartbeat_at: Date | null
-      }>({
-        name: 'leases-take',
-        text: `UPDATE rollcall.leases SET lost = true
-                WHERE task_id IN (SELECT task_id FROM rollcall.leases WHERE held_until <= clock_timestamp()
-                                   ORDER BY held_until LIMIT ${PAGE} FOR UPDATE SKIP LOCKED)
-                  AND held_until <= clock_timestamp()
-               RETURNING task_id, attempt, held_until, last_heartbeat_at`,
-      })
-      if (lost.rows.length === 0) return
-      const answers = await this.#options.engine.executeMany(
-        lost.rows.map(row =>
-          this.#envelope(row.task_id, `timer:${row.attempt}:lease`, {
-            trigger: 'TIMEOUT',
-            timer: 'lease',
-            attempt: row.attempt,
-            lastHeartbeatAt: row.last_heartbeat_at?.getTime() ?? null,
-            leaseEndedAt: row.held_until.getTime(),
-          }),
-        ),
-      )
-      // Where the log says that the attempt is over, or where it just ended it, the lease has no purpose left.
-      const over = lost.rows.filter((_, index) => !isPassing(answers[index]!)).map(row => row.task_id)
-      // A lease that is not lost is a later attempt's.
-      await this.#options.pool.query(
-        'DELETE FROM rollcall.leases WHERE task_id = ANY ($1::uuid[]) AND lost',
-        [over],
-      )
-      if (lost.rows.length < PAGE) return
-    }
+  /** @returns how many were asked of the log */
+  async #takeLostLeases(most: number): Promise<number> {
+    const { workState } = this.#options
+    const lost = await workState.takeLostLeases(most, GAP_MS)
+    if (lost.length === 0) return 0
+    const answers = await this.#execute(
+      lost.map(({ taskId, attempt, heldUntil, lastHeartbeatAt }) =>
+        this.#envelope(taskId, `timer:${attempt}:lease`, {
+          trigger: 'TIMEOUT',
+          timer: 'lease',
+          attempt,
+          lastHeartbeatAt,
+          leaseEndedAt: heldUntil,
+        }),
+      ),
+    )
+    // Where the log says that the attempt is over, or where it just ended it, the lease has no purpose left.
+    const over = lost.filter((_, index) => !mayPass(answers[index]!)).map(({ taskId }) => taskId)
+    await workState.dropLostLeases(over)
+    return lost.length
   }
 
   async #returnOverdueOffers(): Promise<void> {
-    const returned = await this.#options.pool.query<{ type: string }>({
-      name: 'offers-return',
-      text: `WITH overdue AS (
-               DELETE FROM rollcall.offers
-                WHERE task_id IN (SELECT task_id FROM rollcall.offers WHERE held_until <= clock_timestamp()
-                                   ORDER BY held_until LIMIT ${PAGE} FOR UPDATE SKIP LOCKED)
-               RETURNING *)
-             INSERT INTO rollcall.ready (task_id, type, priority, pending_since, attempt, times_offered)
-             SELECT task_id, type, priority, pending_since, attempt, times_offered FROM overdue
-             ON CONFLICT (task_id) DO NOTHING
-             RETURNING type`,
-    })
-    if (returned.rows.length > 0) this.#options.signal.ready(countByType(returned.rows))
+    const returned = await this.#options.workState.returnOverdueOffers(OFFERS_PER_LOOK)
+    if (returned.length > 0) this.#options.signal.ready(countByType(returned))
   }
 }
 
-const isPassing = (answer: Answer): boolean => answer.kind === 'refused' && PASSING.has(answer.code)
+/** `not_due` passes: the row was taken by the database's clock itself, which can be ahead of what the engine has. */
+const mayPass = (answer: Answer): boolean =>
+  answer.kind === 'refused' && (answer.code === 'not_due' || PASSING.has(answer.code))
 
-function nextAfterNotBefore(task: Task) {
-  const next = nextDeadline(task, 'not_before')
-  return {
-    name: 'deadlines-after-not-before',
-    text: `UPDATE rollcall.deadlines SET due_at = $2, timer = $3
-            WHERE task_id = $1 AND timer = 'not_before' AND attempt = $4`,
-    values: [task.taskId, timestamp(next?.at ?? null), next?.timer, task.attempt],
-  }
-}
+/** Also gives everybody else a turn where nothing is left to wait for. */
+const sleep = (ms: number): Promise<void> => new Promise(resolve => setTimeout(resolve, Math.max(0, ms)))
+
+const rowText = ({ timer, attempt, dueAt }: DueDeadline): string => `${timer}:${attempt}:${dueAt}`

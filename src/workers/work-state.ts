@@ -8,7 +8,11 @@
  */
 import type { DeadlineTimer } from '../domain/deadlines.ts'
 import type { Instant } from '../domain/events.ts'
-import type { PendingTask, ProcessingTask, Task } from '../domain/task.ts'
+import type { Signals } from '../domain/signals.ts'
+import type { OpenTask, PendingTask, ProcessingTask, Task } from '../domain/task.ts'
+
+export type { CancelNotice, LeaseSignals, OfferSignals, Signals } from '../domain/signals.ts'
+export { NO_SIGNALS } from '../domain/signals.ts'
 
 /** A task handed towards a claim, not yet started. */
 export interface Taken {
@@ -30,36 +34,6 @@ export interface Heartbeat {
 export const leaseKey = (of: { taskId: string; attempt: number; leaseTokenHash: string }): string =>
   `${of.taskId}/${of.attempt}/${of.leaseTokenHash}`
 
-/** What is known of a running task beside its stream. */
-export interface LeaseSignals {
-  heldUntil: Instant
-  lost: boolean
-  lastHeartbeatAt: Instant | null
-  progress: number | null
-}
-
-/** What is known of a waiting task beside its stream; null fields where it is not offered just now. */
-export interface OfferSignals {
-  heldUntil: Instant | null
-  timesOffered: number
-}
-
-/** Whether the worker of a task that was cancelled under its hands has heard of it. */
-export interface CancelNotice {
-  attempt: number
-  worker: string
-  toldAt: Instant | null
-}
-
-/** Of a task in one status only the signals of that status are asked; null where there are none. */
-export interface Signals {
-  lease: LeaseSignals | null
-  offer: OfferSignals | null
-  cancelNotice: CancelNotice | null
-}
-
-export const NO_SIGNALS: Signals = { lease: null, offer: null, cancelNotice: null }
-
 export interface LostLease {
   taskId: string
   attempt: number
@@ -72,6 +46,8 @@ export interface DueDeadline {
   timer: DeadlineTimer
   attempt: number
   dueAt: Instant
+  /** It fell due in a gap while its worker's lease stands: it is not to be fired until the grace is over. */
+  inGrace: boolean
 }
 
 /** What a look at the due deadlines asks for. */
@@ -79,12 +55,14 @@ export interface DueQuery {
   /** The last row seen; null begins at the oldest. */
   after: { dueAt: Instant; taskId: string } | null
   limit: number
-  /** The limits of running attempts (execution, step, total) count as due only when they are overdue for so long. */
+  /**
+   * How long after the end of a gap the limits of running attempts (execution, step, total) are in grace, where
+   * they fell due in that gap or at most so long before it and the attempt has a lease that is not lost.
+   */
   graceMs: number
 }
 
 export interface LostWork {
-  /** Tasks that wait and cannot be claimed, or run without a lease. */
   taskIds: string[]
   /** Where the next page begins, null at the end. */
   next: { createdAt: Instant; taskId: string } | null
@@ -102,8 +80,8 @@ export interface WorkState {
   /** Gives offers whose time is over back to `ready`. @returns the types of what came back, one for each task */
   returnOverdueOffers(limit: number): Promise<{ type: string }[]>
   /**
-   * Makes waiting tasks claimable; a task whose attempt is offered already, or that stands there in this attempt,
-   * stays as it is.
+   * Makes tasks claimable where the read model says that they wait in this attempt; a task whose attempt is offered
+   * already, or that stands there in this attempt, stays as it is.
    */
   makeReady(tasks: readonly PendingTask[]): Promise<void>
 
@@ -116,29 +94,47 @@ export interface WorkState {
   /** Grants a full lease where there is none for this attempt; one of this attempt stays as it is. */
   grantLeases(tasks: readonly ProcessingTask[]): Promise<void>
   withdrawLeases(leases: readonly { taskId: string; attempt: number }[]): Promise<void>
-  /** Takes leases that have ended, in one conditional update: from then on no heartbeat holds them. */
-  takeLostLeases(limit: number): Promise<LostLease[]>
+  /**
+   * Takes leases that have ended, in one conditional update: from then on no heartbeat holds them. None where the
+   * last tick of the look is older than `gapMs`: whoever asks may have stood still since, and nobody was heard.
+   */
+  takeLostLeases(limit: number, gapMs: number): Promise<LostLease[]>
   /** Drops leases that are lost and have no purpose left; a later attempt's is not lost. */
   dropLostLeases(taskIds: readonly string[]): Promise<void>
 
   /** Keeps that the workers of these cancelled tasks have heard of it, the first time each. */
   markTold(told: readonly { taskId: string; attempt: number; worker: string }[]): Promise<void>
+  /** Forgets the oldest notices of more than seven days ago. */
+  pruneCancelNotices(limit: number): Promise<void>
   signals(task: Task): Promise<Signals>
 
   /**
    * Says that the timers look. After a gap of more than `gapMs` since the last look's end every lease that is not
-   * lost is given anew, in the same step; timers of other processes wait until that is done.
+   * lost is given anew and the gap is kept for `dueDeadlines`, in the same step; timers of other processes wait until
+   * that is done.
    *
    * @returns the gap and how many leases were given, null where there was none
    */
   beginLook(gapMs: number): Promise<{ gapMs: number; leases: number } | null>
-  endLook(): Promise<void>
-  /** Deadlines that are due, oldest first, without those of tasks that are set aside. */
+  /**
+   * Says that the look goes on, or has come to its end, unless the last tick is older than `gapMs`.
+   *
+   * @returns whether it was said; where not, there is a gap for the next look to find
+   */
+  keepLook(gapMs: number): Promise<boolean>
+  /** Whether another process's look was the last one and began or ended within so many milliseconds. */
+  isLookedAt(withinMs: number): Promise<boolean>
+  /** Deadlines that are due, oldest first, those in grace among them, without those of tasks that are set aside. */
   dueDeadlines(query: DueQuery): Promise<DueDeadline[]>
   /** Makes delayed tasks whose time has come claimable; each one's next deadline takes its row over. */
   passNotBefore(tasks: readonly PendingTask[]): Promise<void>
-  /** The next page of open tasks in this status whose work state is missing, in the order they were created. */
-  lostWork(status: 'PENDING' | 'PROCESSING', after: LostWork['next'], limit: number): Promise<LostWork>
+  /**
+   * A page of `limit` open tasks in this status, in the order they were created: those of them whose deadline is
+   * missing, or that wait and cannot be claimed, or run without a lease.
+   */
+  lostWork(status: OpenTask['status'], after: LostWork['next'], limit: number): Promise<LostWork>
+  /** Arms what fires next for tasks that have no deadline, where the read model is at this very revision. */
+  armDeadlines(tasks: readonly OpenTask[]): Promise<void>
 }
 
 /** How long a taken task stays out of `ready`; START comes milliseconds later. */

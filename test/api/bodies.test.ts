@@ -8,7 +8,7 @@ const { api } = await startApi(t)
 const submitRaw = (body: string | Buffer, headers: Record<string, string> = {}) =>
   api.post('/v1/tasks', body, headers)
 
-t.test('a body that cannot be read is refused with its own code, and says where', async t => {
+t.test('S43 a body that cannot be read is refused with its own code, and says where', async t => {
   const cases: [string, string | Buffer, Parameters<typeof isProblem>[2], RegExp][] = [
     ['cut off', '{"type":"a","payload":', 'invalid_json', /not JSON/],
     ['no JSON', 'type=a', 'invalid_json', /not JSON/],
@@ -22,9 +22,9 @@ t.test('a body that cannot be read is refused with its own code, and says where'
     ['null', 'null', 'invalid_request', /expected object/],
     ['an array', '[]', 'invalid_request', /expected object/],
     ['a text', '"a"', 'invalid_request', /expected object/],
-    ['300,000 levels (S43)', '['.repeat(300_000), 'json_too_deep', /64 levels, at byte \d+/],
+    ['300,000 levels', '['.repeat(300_000), 'json_too_deep', /64 levels, at byte \d+/],
     [
-      'a payload of 300,000 levels (S43)',
+      'a payload of 300,000 levels',
       `{"type":"a","payload":${'['.repeat(300_000)}${']'.repeat(300_000)}}`,
       'json_too_deep',
       /64 levels, at byte \d+/,

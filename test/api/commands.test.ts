@@ -115,7 +115,7 @@ t.test('the ETag moves with progress, and still names the revision', async t => 
   t.equal(cancelled.status, 200)
 })
 
-t.test('an id that is none is refused everywhere, one that nobody has is not found (S49)', async t => {
+t.test('S49 an id that is none is refused everywhere, one that nobody has is not found', async t => {
   const { taskId } = await api.submit()
   t.equal((await api.task(taskId.toUpperCase())).taskId, taskId, 'upper case is folded')
   const ids = [

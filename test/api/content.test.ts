@@ -10,47 +10,50 @@ const LIMIT = LIMITS.contentBytes
 const holds = (text: string, field: string, value: string): boolean =>
   [',', '}'].some(end => text.includes(`"${field}":${value}${end}`))
 
-t.test('what a payload holds comes back byte for byte, from the task, its claim and its history', async t => {
-  const payloads: [string, string][] = [
-    ['NUL (S40)', '"a\\u0000b"'],
-    ['the six characters of an escape (S41)', '"\\\\u0000"'],
-    ['lone surrogates', '"\\ud800 and \\udfff"'],
-    ['control characters', '"\\u0001\\u001f\\b\\t\\n"'],
-    ['line separators', '"\u2028\u2029"'],
-    ['emoji and combined letters', '"👩‍👩‍👧 e\u0301 \u202e"'],
-    ['a noncharacter', '"\uffff\ufffe"'],
-    ['constructor and the like (S48)', '{"constructor":1,"toString":2,"hasOwnProperty":null,"prototype":[]}'],
-    ['then, which a promise would call', '{"then":1,"toJSON":2}'],
-    ['an empty key', '{"":{"":0}}'],
-    ['2^53-1', '9007199254740991'],
-    ['-2^53+1', '-9007199254740991'],
-    ['1e308', '1e+308'],
-    ['the smallest number', '5e-324'],
-    ['false', 'false'],
-    ['an empty text', '""'],
-    ['64 levels', '['.repeat(64) + ']'.repeat(64)],
-  ]
-  for (const [name, payload] of payloads)
-    await t.test(name, async t => {
-      const type = aType()
-      const submitted = await api.post<TaskView>('/v1/tasks', `{"type":"${type}","payload":${payload}}`)
-      t.match(submitted, { status: 201 })
-      const { taskId } = submitted.body
-      const [read, claimed, history] = [
-        await api.get(`/v1/tasks/${taskId}`),
-        await api.claim({ types: [type] }),
-        await api.get(`/v1/tasks/${taskId}/history`),
-      ]
-      t.ok(holds(read.text, 'payload', payload))
-      t.ok(holds(claimed.text, 'payload', payload))
-      t.ok(holds(history.text, 'payload', payload))
-      // Results are kept in the same way.
-      const fence = `"attempt":1,"leaseToken":"${TOKEN}"`
-      const done = await api.post(`/v1/tasks/${taskId}/succeed`, `{${fence},"result":${payload}}`)
-      t.match(done, { status: 200, body: { status: 'SUCCESS' } })
-      t.ok(holds((await api.get(`/v1/tasks/${taskId}`)).text, 'result', payload))
-    })
-})
+t.test(
+  'S40 S41 S48 what a payload holds comes back byte for byte, from the task, its claim and its history',
+  async t => {
+    const payloads: [string, string][] = [
+      ['NUL', '"a\\u0000b"'],
+      ['the six characters of an escape', '"\\\\u0000"'],
+      ['lone surrogates', '"\\ud800 and \\udfff"'],
+      ['control characters', '"\\u0001\\u001f\\b\\t\\n"'],
+      ['line separators', '"\u2028\u2029"'],
+      ['emoji and combined letters', '"👩‍👩‍👧 e\u0301 \u202e"'],
+      ['a noncharacter', '"\uffff\ufffe"'],
+      ['constructor and the like', '{"constructor":1,"toString":2,"hasOwnProperty":null,"prototype":[]}'],
+      ['then, which a promise would call', '{"then":1,"toJSON":2}'],
+      ['an empty key', '{"":{"":0}}'],
+      ['2^53-1', '9007199254740991'],
+      ['-2^53+1', '-9007199254740991'],
+      ['1e308', '1e+308'],
+      ['the smallest number', '5e-324'],
+      ['false', 'false'],
+      ['an empty text', '""'],
+      ['64 levels', '['.repeat(64) + ']'.repeat(64)],
+    ]
+    for (const [name, payload] of payloads)
+      await t.test(name, async t => {
+        const type = aType()
+        const submitted = await api.post<TaskView>('/v1/tasks', `{"type":"${type}","payload":${payload}}`)
+        t.match(submitted, { status: 201 })
+        const { taskId } = submitted.body
+        const [read, claimed, history] = [
+          await api.get(`/v1/tasks/${taskId}`),
+          await api.claim({ types: [type] }),
+          await api.get(`/v1/tasks/${taskId}/history`),
+        ]
+        t.ok(holds(read.text, 'payload', payload))
+        t.ok(holds(claimed.text, 'payload', payload))
+        t.ok(holds(history.text, 'payload', payload))
+        // Results are kept in the same way.
+        const fence = `"attempt":1,"leaseToken":"${TOKEN}"`
+        const done = await api.post(`/v1/tasks/${taskId}/succeed`, `{${fence},"result":${payload}}`)
+        t.match(done, { status: 200, body: { status: 'SUCCESS' } })
+        t.ok(holds((await api.get(`/v1/tasks/${taskId}`)).text, 'result', payload))
+      })
+  },
+)
 
 t.test('a number is kept by its value: another spelling of it comes back, and -0 is 0', async t => {
   const { body } = await api.post<TaskView>(
@@ -60,7 +63,7 @@ t.test('a number is kept by its value: another spelling of it comes back, and -0
   t.equal(JSON.stringify(body.payload), '[0,1,100,0,1e-7,123456789012345.1]')
 })
 
-t.test('no key of a payload or a label reaches a prototype (S48)', async t => {
+t.test('S48 no key of a payload or a label reaches a prototype', async t => {
   for (const key of ['constructor', 'tostring', 'hasownproperty', 'prototype']) {
     const { taskId } = await api.submit({ labels: { [key]: 'x' }, payload: { [key]: { polluted: true } } })
     t.strictSame((await api.task(taskId)).labels, { [key]: 'x' })
@@ -75,13 +78,13 @@ t.test('no key of a payload or a label reaches a prototype (S48)', async t => {
   t.equal(({} as { polluted?: unknown }).polluted, undefined)
 })
 
-t.test('a type that is the name of a property is a type like any other, or no name (S48)', async t => {
+t.test('S48 a type that is the name of a property is a type like any other, or no name', async t => {
   t.equal((await api.submit({ type: 'constructor' })).type, 'constructor')
   for (const type of ['__proto__', 'toString', 'hasOwnProperty'])
     isProblem(t, await api.post('/v1/tasks', { type }), 'invalid_request', /^type: must match/)
 })
 
-t.test('text for people is made storable: NUL and lone surrogates are replaced (S38)', async t => {
+t.test('S38 text for people is made storable: NUL and lone surrogates are replaced', async t => {
   const bad = 'bad \u0000 \ud800'
   const good = 'bad \ufffd \ufffd'
   t.test('the error of a failed task', async t => {
@@ -120,7 +123,7 @@ t.test('text for people is made storable: NUL and lone surrogates are replaced (
 })
 
 t.test(
-  'content is accepted up to its limit and refused beyond it, decided here and not by the log (S45)',
+  'S45 content is accepted up to its limit and refused beyond it, decided here and not by the log',
   async t => {
     // Two bytes are the quotes.
     const text = (bytes: number) => 'x'.repeat(bytes - 2)

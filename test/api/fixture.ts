@@ -68,7 +68,9 @@ export class Api {
           response.on('end', () => {
             const text = Buffer.concat(parts).toString('utf8')
             const status = response.statusCode ?? 0
-            resolve({ status, headers: response.headers, text, body: JSON.parse(text || 'null') })
+            const isJson = /json/.test(response.headers['content-type'] ?? '')
+            const body = isJson ? JSON.parse(text || 'null') : null
+            resolve({ status, headers: response.headers, text, body })
           })
         },
       )
@@ -192,7 +194,7 @@ export async function until<T>(
 
 /** The routes that the application has, as `GET /v1/tasks`; HEAD comes with GET. */
 export async function registeredRoutes(): Promise<string[]> {
-  const app = buildApp({ logger: pino({ level: 'silent' }) } as AppParts)
+  const app = buildApp('api', { logger: pino({ level: 'silent' }) } as AppParts)
   await app.ready()
   const paths: string[] = []
   const routes: string[] = []

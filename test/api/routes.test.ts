@@ -15,6 +15,7 @@ const ROUTES: ['GET' | 'POST', string, object?][] = [
   ['GET', '/v1/tasks'],
   ['GET', '/v1/tasks/:id'],
   ['GET', '/v1/tasks/:id/history'],
+  ['GET', '/v1/tasks/:id/refusals'],
   ['POST', '/v1/tasks/:id/cancel', {}],
   ['POST', '/v1/tasks/:id/retry', {}],
   ['POST', '/v1/tasks/:id/notes', { note: 'x' }],
@@ -25,11 +26,13 @@ const ROUTES: ['GET' | 'POST', string, object?][] = [
   ['POST', '/v1/tasks/:id/release', { ...fence }],
   ['POST', '/v1/workers/claim', { worker: 'w', types: ['a'], claimId: 'c-1', leaseToken: TOKEN }],
   ['POST', '/v1/workers/report', { worker: 'w', reports: [{}] }],
+  ['GET', '/v1/rollcall'],
+  ['POST', '/v1/verify', {}],
   ['POST', '/v1/workers/heartbeat', { worker: 'w', beats: [{ taskId: randomUUID(), ...fence }] }],
 ]
 
 t.test('the routes tested here are all there are', async t => {
-  const probes = ['GET /livez', 'GET /readyz']
+  const probes = ['GET /livez', 'GET /metrics', 'GET /readyz']
   t.strictSame(
     await registeredRoutes(),
     [...ROUTES.map(([method, path]) => `${method} ${path}`), ...probes].sort(),
@@ -101,7 +104,7 @@ t.test('a service that is well says so', async t => {
   })
 })
 
-t.test('waiting claims end when the service stops, and what comes meanwhile is told so (S72)', async t => {
+t.test('S72 waiting claims end when the service stops, and what comes meanwhile is told so', async t => {
   const { api, service } = await startApi(t)
   const waiting = Array.from({ length: 50 }, (_, n) =>
     api.claim({ types: ['nothing'], waitMs: 30_000, claimId: `claim-${n}` }),

@@ -47,7 +47,7 @@ t.test('a submitted task is answered whole, with its address and its ETag', asyn
     errorCode: null,
     errorMessage: null,
     why: 'waiting for a worker of type image.generate',
-    nextDeadline: { timer: 'queue', at: ISO },
+    nextDeadline: { timer: 'queue', at: ISO, to: 'FAILED', effect: /the task fails$/ },
     correlationId: 'order-7',
     createdAt: ISO,
     runAt: answer.body.createdAt,
@@ -103,7 +103,7 @@ t.test('what does not fit is refused, with each place', async t => {
   })
 })
 
-t.test('every timeout is within 1 ms and 366 days or refused (S61, S63)', async t => {
+t.test('S61 S63 every timeout is within 1 ms and 366 days or refused', async t => {
   const fields = ['queueMs', 'executionMs', 'leaseMs', 'totalMs'] as const
   // As JSON text: 1e400 and the like are no JavaScript numbers.
   const refused = ['0', '-1', '1e308', '"10"', 'null', '1.5', `${366 * DAY_MS + 1}`, '"P1D"', 'true', '[]']
@@ -130,7 +130,7 @@ t.test('every timeout is within 1 ms and 366 days or refused (S61, S63)', async 
 })
 
 t.test(
-  'a delay of 0 is none, one beyond 366 days is refused, and runAt has the same bounds (S61, S63)',
+  'S61 S63 a delay of 0 is none, one beyond 366 days is refused, and runAt has the same bounds',
   async t => {
     for (const delay of ['-1', '"10"', 'null', '1.5', '1e308', `${366 * DAY_MS + 1}`])
       isProblem(
@@ -172,7 +172,7 @@ t.test('Idempotency-Key', async t => {
     t.strictSame(again.body, first.body)
     t.strictSame(await api.eventTypes(first.body.taskId), ['TaskSubmitted'])
   })
-  t.test('another request under the same key is refused and changes nothing (S56)', async t => {
+  t.test('S56 another request under the same key is refused and changes nothing', async t => {
     const { body } = await send('other-body', { type: 'a', payload: 1 })
     for (const other of [
       { type: 'a', payload: 2 },
@@ -190,7 +190,7 @@ t.test('Idempotency-Key', async t => {
       body: { taskId: body.taskId, status: 'CANCELLED' },
     })
   })
-  t.test('a key that may be two, or is none, is refused (S56)', async t => {
+  t.test('S56 a key that may be two, or is none, is refused', async t => {
     const bad = ['', 'a,b', 'a b', 'x'.repeat(256), 'x'.repeat(10_240), 'caf\u00e9']
     for (const key of bad) isProblem(t, await send(key, { type: 'a' }), 'invalid_request', /^Idempotency-Key/)
     isProblem(t, await send(['one', 'two'], { type: 'a' }), 'invalid_request', /^Idempotency-Key/)
@@ -214,7 +214,7 @@ t.test('Idempotency-Key', async t => {
   })
 })
 
-t.test('500 submits with one key over two services make one task (S54)', async t => {
+t.test('S54 500 submits with one key over two services make one task', async t => {
   const { api: one, databaseUrl } = await startApi(t)
   const { api: other } = await startApi(t, { databaseUrl })
   const answers = await Promise.all(

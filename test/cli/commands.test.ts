@@ -95,7 +95,7 @@ t.test('get shows a task for people, without control characters of others', asyn
   t.match(stdout, new RegExp(`^cli.get {2}${id}\n`))
   t.match(stdout, /^status {6}PENDING$/m)
   t.match(stdout, /^why {9}waiting for a worker of type cli.get$/m)
-  t.match(stdout, /^next {8}fails unless a worker starts it; due in 2\d h/m)
+  t.match(stdout, /^next {8}queue in 2\d h.*: no worker has started it in time; the task fails$/m)
   t.match(stdout, /^payload {5}\{"n":1\}$/m)
   t.match(stdout, /^revision {4}0, hash [0-9a-f]{12}$/m)
   // biome-ignore lint/suspicious/noControlCharactersInRegex: that there are none is what this is about
@@ -154,13 +154,28 @@ t.test('cancel, retry and note answer, and the history has who and why', async t
     stderr: /^error: .*CANCELLED.* \(illegal_transition\)\n$/,
   })
 
-  const [table, json] = await Promise.all([ask('history', id), askJson('history', id)])
+  // A refusal is written a moment after its answer.
+  const until = performance.now() + 20_000
+  let json = await askJson('history', id)
+  while (json.refusals.count === 0 && performance.now() < until) json = await askJson('history', id)
+  const table = await ask('history', id)
   const rows = table.stdout.trimEnd().split('\n')
   t.match(rows[0], /^REV +TIME +EVENT +WHO +HASH +WHAT$/)
   t.match(rows[1], /^ +0 +\S+ \S+Z +TaskSubmitted +person \S+ +[0-9a-f]{8} +cli.history$/)
   t.match(rows[2], /^ +1 .* TaskNoted .* looks odd$/)
   t.match(rows[3], /^ +2 .* TaskCancelled .* no longer needed$/)
-  t.match(json, { taskId: id, events: { length: 3 }, chain: { whole: true, fault: null } })
+  t.same(rows.slice(4, 6), ['', '1 command was refused:'])
+  t.match(
+    rows[6],
+    /^ {2}\S+ \S+Z {2}RETRY by person \S+ at revision 2: illegal_transition\. The task is in a status .*$/,
+  )
+  t.equal(rows.length, 7)
+  t.match(json, {
+    taskId: id,
+    events: { length: 3 },
+    chain: { whole: true, fault: null },
+    refusals: { count: 1 },
+  })
 })
 
 t.test('retry puts a failed task back', async t => {

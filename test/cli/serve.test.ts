@@ -13,11 +13,16 @@ t.test('roles apart do together what one process does', async t => {
     return running
   }
   const api = serve('--roles', 'api', '--port', '0')
-  const rest = serve('--roles', 'projector,timers')
+  const rest = serve('--roles', 'projector')
+  const timers = serve('--roles', 'timers', '--port', '0')
   const [[line], [other]] = await Promise.all([api.until(/^\{.*\}$/m), rest.until(/^\{.*\}$/m)])
   const ready = JSON.parse(line!)
   t.match(ready, { ready: true, roles: ['api'], pid: api.pid })
-  t.match(JSON.parse(other!), { ready: true, url: null, roles: ['projector', 'timers'] })
+  t.match(JSON.parse(other!), { ready: true, url: null, roles: ['projector'] })
+  const { url: health } = JSON.parse((await timers.until(/^\{.*\}$/m))[0]!)
+  t.equal((await fetch(`${health}/readyz`)).status, 200, 'a process without the API shows its health')
+  t.match(await (await fetch(`${health}/metrics`)).text(), /^rollcall_read_model_reachable 1$/m)
+  t.equal((await fetch(`${health}/v1/tasks`)).status, 404, 'and nothing else')
 
   const client = createClient({ url: ready.url })
   const { taskId } = await client.submit({ type: 'serve.apart', timeouts: { queueMs: 1 } })
@@ -25,8 +30,8 @@ t.test('roles apart do together what one process does', async t => {
   const listed = await rollcall(['list', '--url', ready.url, '--json'])
   t.match(JSON.parse(listed.stdout).tasks, [{ taskId }], 'the projector projects')
 
-  for (const { child } of [api, rest]) child.kill('SIGTERM')
-  t.match(await Promise.all([api.ended, rest.ended]), [{ code: 0 }, { code: 0 }])
+  for (const { child } of [api, rest, timers]) child.kill('SIGTERM')
+  t.match(await Promise.all([api.ended, rest.ended, timers.ended]), [{ code: 0 }, { code: 0 }, { code: 0 }])
 })
 
 t.test('a database is refused until it is migrated, and when it may forget', async t => {

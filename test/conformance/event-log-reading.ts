@@ -6,14 +6,14 @@ import type { MakeLog } from './event-log.ts'
 
 export async function reading(t: Test, makeLog: MakeLog): Promise<void> {
   const log = await makeLog(t)
-  await t.test('bytes come back as they were given', t => bytes(t, log))
+  await t.test('S40 S41 bytes come back as they were given', t => bytes(t, log))
   await t.test('a stream that does not exist is empty', async t => {
     t.same(await log.readStream(aStream(), 0, 10), { events: [], next: null })
     t.same(await log.readStream(aStream(), 7, 10), { events: [], next: null })
   })
   await t.test('a stream is read from a revision, in pages bounded by count', t => pagesByCount(t, log))
   await t.test('a stream of 50,000 events is read in pages', t => longStream(t, log))
-  await t.test('pages are bounded by bytes (S53)', t => pagesByBytes(t, log))
+  await t.test('S53 pages are bounded by bytes', t => pagesByBytes(t, log))
   await t.test('many streams are read, each from its own revision', t => manyStreams(t, log))
   await t.test('the head is the newest event', async t => {
     const empty = await makeLog(t)
@@ -23,6 +23,7 @@ export async function reading(t: Test, makeLog: MakeLog): Promise<void> {
     const { position } = result as { position: string }
     t.same(await empty.head(), { logId: empty.id, position, eventId: append.events[1]!.id })
   })
+  await t.test('events after a place are counted, up to a limit', t => countsAfter(t, makeLog))
   await t.test('a log has an identity of its own', async t => {
     const other = await makeLog(t)
     t.match(log.id, /^[0-9a-f-]{36}$/)
@@ -35,12 +36,38 @@ export async function reading(t: Test, makeLog: MakeLog): Promise<void> {
     await t.rejects(closed.appendMany([anAppend()]), { code: 'log_unavailable' })
     await t.rejects(closed.readStream(aStream(), 0, 1), { code: 'log_unavailable' })
     await t.rejects(closed.head(), { code: 'log_unavailable' })
+    await t.rejects(closed.countAfter(null, 1), { code: 'log_unavailable' })
   })
+}
+
+async function countsAfter(t: Test, makeLog: MakeLog): Promise<void> {
+  const log = await makeLog(t)
+  t.equal(await log.countAfter(null, 10), 0, 'nothing in an empty log')
+  await log.appendMany([anAppend({ events: someEvents(2) })])
+  const second = (await log.head())!
+  await log.appendMany([anAppend({ events: someEvents(3) }), anAppend()])
+  t.equal(await log.countAfter(null, 10), 6, 'all of them from the start')
+  t.equal(await log.countAfter(null, 5), 5, 'no more than the limit')
+  t.equal(await log.countAfter(second, 10), 4)
+  t.equal(await log.countAfter(second, 4), 4)
+  t.equal(await log.countAfter(second, 3), 3)
+  t.equal(await log.countAfter((await log.head())!, 10), 0, 'none after the head')
+
+  const wentBackwards = { code: 'log_went_backwards' }
+  const other = await makeLog(t)
+  await other.appendMany([anAppend({ events: someEvents(9) })])
+  const further = (await other.head())!
+  for (const [title, place] of [
+    ['another event there', { ...second, eventId: further.eventId }],
+    ['a place of another log', { ...second, logId: other.id }],
+    ['a place beyond the end', { ...further, logId: log.id }],
+  ] as const)
+    await t.rejects(log.countAfter(place, 10), wentBackwards, title)
 }
 
 const VALUES: [string, unknown][] = [
   ['an escaped NUL', 'a\u0000b'],
-  ['the six characters backslash-u0000 (S41)', '\\u0000'],
+  ['the six characters backslash-u0000', '\\u0000'],
   ['lone surrogates, escaped', ['\ud800', '\udfff', 'x\udc00y']],
   ['control characters and line ends', '\u0001\t\r\n\u001f\u007f\u0085\u2028\u2029'],
   ['scripts and emoji', 'żółć 漢字 עברית 👩‍👩‍👧‍👦 e\u0301 \ufeff'],

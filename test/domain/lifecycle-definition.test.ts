@@ -266,7 +266,7 @@ t.test('refused: a step limit out of bounds', async t => {
     )
 })
 
-t.test('S48: names of object prototypes are names like any other, or refused', async t => {
+t.test('S48 names of object prototypes are names like any other, or refused', async t => {
   const json = (text: string): Loose => JSON.parse(text)
   const withSteps = (steps: string) => ({ ...standard(), steps: json(steps) })
   for (const name of ['__proto__', 'constructor', 'toString', 'hasOwnProperty']) {

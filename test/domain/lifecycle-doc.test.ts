@@ -94,6 +94,7 @@ t.test('numbers that are named are those of the code', async t => {
   )
   t.equal(LIMITS.rememberedCommands, 16)
   t.equal(LIMITS.releasesPerRun, 10)
+  t.equal(LIMITS.silentLeasesPerRun, 3)
   t.equal(LIMITS.lateResultsPerTask, 5)
   t.equal(LIMITS.rememberedAttempts, 5)
   t.equal(LIMITS.contextBytes, 16 * 1024)

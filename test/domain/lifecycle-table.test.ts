@@ -103,7 +103,8 @@ const ASKED: Record<string, (attempt: number) => [Command, Asking?]> = {
   'TIMEOUT:queue': () => [timeout('queue')],
   'TIMEOUT:execution': attempt => [timeout('execution', { attempt })],
   'TIMEOUT:step': attempt => [timeout('step', { attempt })],
-  'TIMEOUT:lease': attempt => [timeout('lease', { attempt })],
+  'TIMEOUT:lease': attempt => [timeout('lease', { attempt, lastHeartbeatAt: T0 + 9_000 })],
+  'TIMEOUT:lease, unheard': attempt => [timeout('lease', { attempt })],
   'TIMEOUT:total': () => [timeout('total')],
 }
 
@@ -126,6 +127,7 @@ PENDING, new
   TIMEOUT:execution       refused illegal_transition
   TIMEOUT:step            refused illegal_transition
   TIMEOUT:lease           refused illegal_transition
+  TIMEOUT:lease, unheard  refused illegal_transition
   TIMEOUT:total           TaskTimedOut > FAILED
 
 PENDING, delayed
@@ -146,6 +148,7 @@ PENDING, delayed
   TIMEOUT:execution       refused illegal_transition
   TIMEOUT:step            refused illegal_transition
   TIMEOUT:lease           refused illegal_transition
+  TIMEOUT:lease, unheard  refused illegal_transition
   TIMEOUT:total           refused not_due
 
 PENDING, handed back by attempt 1
@@ -168,6 +171,7 @@ PENDING, handed back by attempt 1
   TIMEOUT:execution       refused illegal_transition
   TIMEOUT:step            refused illegal_transition
   TIMEOUT:lease           refused illegal_transition
+  TIMEOUT:lease, unheard  refused illegal_transition
   TIMEOUT:total           TaskTimedOut > FAILED
 
 PENDING, requeued after attempt 1
@@ -190,6 +194,7 @@ PENDING, requeued after attempt 1
   TIMEOUT:execution       refused illegal_transition
   TIMEOUT:step            refused illegal_transition
   TIMEOUT:lease           refused illegal_transition
+  TIMEOUT:lease, unheard  refused illegal_transition
   TIMEOUT:total           TaskTimedOut > FAILED
 
 PENDING, requeued by a person, never started
@@ -210,6 +215,7 @@ PENDING, requeued by a person, never started
   TIMEOUT:execution       refused illegal_transition
   TIMEOUT:step            refused illegal_transition
   TIMEOUT:lease           refused illegal_transition
+  TIMEOUT:lease, unheard  refused illegal_transition
   TIMEOUT:total           TaskTimedOut > FAILED
 
 PROCESSING, attempt 1
@@ -230,6 +236,7 @@ PROCESSING, attempt 1
   TIMEOUT:execution       TaskAttemptTimedOut > RETRYING
   TIMEOUT:step            refused not_due
   TIMEOUT:lease           TaskAttemptTimedOut > RETRYING
+  TIMEOUT:lease, unheard  TaskAttemptTimedOut > RETRYING
   TIMEOUT:total           TaskTimedOut > FAILED
 
 PROCESSING, in a step with a limit
@@ -250,6 +257,7 @@ PROCESSING, in a step with a limit
   TIMEOUT:execution       TaskAttemptTimedOut > RETRYING
   TIMEOUT:step            TaskAttemptTimedOut > RETRYING
   TIMEOUT:lease           TaskAttemptTimedOut > RETRYING
+  TIMEOUT:lease, unheard  TaskAttemptTimedOut > RETRYING
   TIMEOUT:total           TaskTimedOut > FAILED
 
 PROCESSING, last attempt
@@ -272,6 +280,7 @@ PROCESSING, last attempt
   TIMEOUT:execution       TaskTimedOut > FAILED
   TIMEOUT:step            refused not_due
   TIMEOUT:lease           TaskTimedOut > FAILED
+  TIMEOUT:lease, unheard  TaskAttemptTimedOut > RETRYING
   TIMEOUT:total           TaskTimedOut > FAILED
 
 RETRYING, attempt 1 failed
@@ -292,6 +301,7 @@ RETRYING, attempt 1 failed
   TIMEOUT:execution       refused illegal_transition
   TIMEOUT:step            refused illegal_transition
   TIMEOUT:lease           refused illegal_transition
+  TIMEOUT:lease, unheard  refused illegal_transition
   TIMEOUT:total           TaskTimedOut > FAILED
 
 RETRYING, attempt 1 timed out
@@ -312,6 +322,7 @@ RETRYING, attempt 1 timed out
   TIMEOUT:execution       refused illegal_transition
   TIMEOUT:step            refused illegal_transition
   TIMEOUT:lease           refused illegal_transition
+  TIMEOUT:lease, unheard  refused illegal_transition
   TIMEOUT:total           TaskTimedOut > FAILED
 
 SUCCESS
@@ -332,6 +343,7 @@ SUCCESS
   TIMEOUT:execution       refused task_finished
   TIMEOUT:step            refused task_finished
   TIMEOUT:lease           refused task_finished
+  TIMEOUT:lease, unheard  refused task_finished
   TIMEOUT:total           refused task_finished
 
 FAILED, not retryable
@@ -352,6 +364,7 @@ FAILED, not retryable
   TIMEOUT:execution       refused task_finished
   TIMEOUT:step            refused task_finished
   TIMEOUT:lease           refused task_finished
+  TIMEOUT:lease, unheard  refused task_finished
   TIMEOUT:total           refused task_finished
 
 FAILED, timed out
@@ -372,6 +385,7 @@ FAILED, timed out
   TIMEOUT:execution       refused task_finished
   TIMEOUT:step            refused task_finished
   TIMEOUT:lease           refused task_finished
+  TIMEOUT:lease, unheard  refused task_finished
   TIMEOUT:total           refused task_finished
 
 FAILED, never started
@@ -392,6 +406,7 @@ FAILED, never started
   TIMEOUT:execution       refused task_finished
   TIMEOUT:step            refused task_finished
   TIMEOUT:lease           refused task_finished
+  TIMEOUT:lease, unheard  refused task_finished
   TIMEOUT:total           refused task_finished
 
 CANCELLED while running
@@ -412,6 +427,7 @@ CANCELLED while running
   TIMEOUT:execution       refused task_finished
   TIMEOUT:step            refused task_finished
   TIMEOUT:lease           refused task_finished
+  TIMEOUT:lease, unheard  refused task_finished
   TIMEOUT:total           refused task_finished
 
 CANCELLED while waiting
@@ -432,6 +448,7 @@ CANCELLED while waiting
   TIMEOUT:execution       refused task_finished
   TIMEOUT:step            refused task_finished
   TIMEOUT:lease           refused task_finished
+  TIMEOUT:lease, unheard  refused task_finished
   TIMEOUT:total           refused task_finished
 `
 

@@ -11,9 +11,12 @@ import { deadlinesOf, nextDeadline } from '../../src/domain/deadlines.ts'
 import { type Decision, decide } from '../../src/domain/decide.ts'
 import type { RecordedEvent, TaskEvent } from '../../src/domain/events.ts'
 import { evolve, fold } from '../../src/domain/evolve.ts'
+import { effectOf, forecast } from '../../src/domain/forecast.ts'
 import { isOpenStatus, type LifecycleDefinition, STANDARD_LIFECYCLE } from '../../src/domain/lifecycle.ts'
 import { LIMITS } from '../../src/domain/limits.ts'
-import type { Task } from '../../src/domain/task.ts'
+import { NO_SIGNALS, type Signals } from '../../src/domain/signals.ts'
+import type { OpenTask, Task } from '../../src/domain/task.ts'
+import { why } from '../../src/domain/why.ts'
 import { decodeEvent, encodeEvent, streamOf } from '../../src/eventlog/codec.ts'
 import type { StoredEvent } from '../../src/eventlog/event-log.ts'
 import {
@@ -72,6 +75,8 @@ const action = fc.record({
     'lease' as const,
     'total' as const,
   ),
+  /** Whether the worker was heard before its lease ended. */
+  heard: fc.boolean(),
   step: fc.constantFrom('DOWNLOADING', 'GENERATING', 'UPLOADING'),
   retryable: fc.oneof(
     { weight: 4, arbitrary: fc.constant(true) },
@@ -117,6 +122,21 @@ type Setting = typeof setting extends fc.Arbitrary<infer S> ? S : never
 const tokenOf = (worker: number, attempt: number): string =>
   `${worker}${attempt.toString(16).padStart(8, '0')}`.padStart(64, '0')
 
+/** What may be known of a task beside its stream, whatever its status. */
+const everySignals = (now: number): Signals[] => [
+  NO_SIGNALS,
+  {
+    lease: { heldUntil: now + 10, lost: false, lastHeartbeatAt: now, progress: 0.5 },
+    offer: { heldUntil: now + 10, timesOffered: 1 },
+    cancelNotice: { attempt: 1, worker: 'worker-1', toldAt: now },
+  },
+  {
+    lease: { heldUntil: now, lost: true, lastHeartbeatAt: null, progress: null },
+    offer: { heldUntil: null, timesOffered: 2 },
+    cancelNotice: { attempt: 1, worker: 'worker-1', toldAt: null },
+  },
+]
+
 // One task's world
 
 const FINAL_EVENTS: readonly string[] = ['TaskSucceeded', 'TaskFailed', 'TaskTimedOut', 'TaskCancelled']
@@ -160,7 +180,7 @@ class World {
   /** Resolves an action against the task as it stands, then asks and checks what came of it. */
   do(action: Action): void {
     this.now += action.passing
-    if (action.ask === 'due timer') return void this.fireNext(action.random)
+    if (action.ask === 'due timer') return void this.fireNext(action.random, !action.heard)
     const used = action.usedId === null ? undefined : this.commandIds.at(-1 - action.usedId)
     this.ask(this.commandOf(action), action.random, used ?? `id-${this.commandIds.length}`, {
       ifRevision: action.ifRevision === null ? null : this.task!.revision + action.ifRevision,
@@ -205,6 +225,7 @@ class World {
       default:
         return timeout(action.timer, {
           attempt: action.timer === 'queue' || action.timer === 'total' ? null : attempt,
+          lastHeartbeatAt: action.timer === 'lease' && action.heard ? this.now : null,
         })
     }
   }
@@ -318,7 +339,28 @@ class World {
     must(task.recentCommands.length <= LIMITS.rememberedCommands, 'remembered commands are bounded')
     must(task.lateResults <= LIMITS.lateResultsPerTask, 'late results are bounded')
     must(task.releasesInRun <= LIMITS.releasesPerRun, 'releases are bounded')
+    must(task.silentLeasesInRun <= LIMITS.silentLeasesPerRun, 'leases that cost nothing are bounded')
+    if (before && task.silentLeasesInRun > before.silentLeasesInRun)
+      must(
+        command.trigger === 'TIMEOUT' && command.timer === 'lease' && command.lastHeartbeatAt === null,
+        'only a lease without a heartbeat costs nothing',
+        command,
+      )
     must(isOpenStatus(task.status) === (nextDeadline(task) !== null), 'an open task has a next deadline')
+    if (!this.trial) this.checkAccounted()
+  }
+
+  /** Whatever is known of it, an open task says why it is where it is, what fires next and what that will do. */
+  private checkAccounted(): void {
+    const task = this.task!
+    const open = isOpenStatus(task.status)
+    for (const signals of everySignals(this.now))
+      for (const now of [this.now, this.now + 1_000_000]) {
+        must(/\S{3}/.test(why(task, signals, now)), 'a task says why', task)
+        const next = forecast(task, signals, this.definition, now)
+        must(open === (next !== null), 'what is open has a next deadline, what is finished none', task)
+        must(!open || Boolean(next?.to && next.effect), 'with what it will do', { task, next })
+      }
   }
 
   /** What the timers would ask for this timer. */
@@ -329,20 +371,24 @@ class World {
     return timeout(timer, { attempt: timer === 'queue' || timer === 'total' ? null : attempt })
   }
 
-  /** Fires one timer at its date; it must be accepted and leave the status. */
+  /** Fires one timer at its date; it must be accepted, leave the status and lead where that was foretold. */
   fire(timer: ReturnType<typeof deadlinesOf>[number]['timer'] | 'lease', at: number, random: number): void {
     const from = this.task!.status
+    const { to } = effectOf(this.task as OpenTask, timer, NO_SIGNALS, this.definition)
     this.now = Math.max(this.now, at)
     const decision = this.ask(this.commandFor(timer), random, undefined, { byTimer: true })
     must(decision.kind === 'accepted', `the timer ${timer} is accepted at its date`, { from, decision })
     must(this.task!.status !== from, `the timer ${timer} leaves ${from}`)
+    must(this.task!.status === to, `the timer ${timer} does what was foretold`, { from, to })
   }
 
-  /** Whether there was one. */
-  fireNext(random: number): boolean {
-    const next = nextDeadline(this.task!, 'not_before')
-    if (next && next.timer !== 'not_before') this.fire(next.timer, next.at, random)
-    return next !== null
+  /** Fires what is due first; the lease among it where the worker is silent. */
+  fireNext(random: number, silentWorker = false): void {
+    const task = this.task!
+    const next = nextDeadline(task, 'not_before')
+    if (silentWorker && next && task.status === 'PROCESSING' && task.leaseDeadlineAt < next.at)
+      this.fire('lease', task.leaseDeadlineAt, random)
+    else if (next && next.timer !== 'not_before') this.fire(next.timer, next.at, random)
   }
 
   /** Every armed timer, and the lease, is a way out of the status. */
@@ -355,10 +401,11 @@ class World {
   /** Timers alone end the task; so do they when a silent worker starts every attempt. */
   checkEnds(silentWorker: boolean): void {
     const world = this.copy()
-    const charged = world.task!.retry.maxAttempts
-    const bound = silentWorker ? 3 * charged + 3 : 4
+    const attempts = world.task!.retry.maxAttempts + LIMITS.silentLeasesPerRun
+    const bound = silentWorker ? 3 * attempts + 3 : 4
     for (let fired = 0; fired <= bound; fired++) {
       const task = world.task!
+      reached.silentLeasesInRun = Math.max(reached.silentLeasesInRun, task.silentLeasesInRun)
       if (!isOpenStatus(task.status)) return
       if (silentWorker && task.status === 'PENDING') {
         world.now = Math.max(world.now, task.runAt)
@@ -371,7 +418,7 @@ class World {
           0,
         )
       }
-      world.fireNext(0)
+      world.fireNext(0, silentWorker)
     }
     must(false, `timers end every task within ${bound} firings`, world.task)
   }
@@ -396,7 +443,7 @@ class World {
 
 /** What all sequences reached: a property that is never put to the test says nothing. */
 const seen = new Map<TaskEvent['type'], number>()
-const reached = { attempt: 0, run: 0, lateResults: 0, releasesInRun: 0 }
+const reached = { attempt: 0, run: 0, lateResults: 0, releasesInRun: 0, silentLeasesInRun: 0 }
 
 t.test('the promises hold for every sequence of commands', async t => {
   t.doesNotThrow(() =>
@@ -435,4 +482,5 @@ t.test('the sequences reached every event and the bounds', async t => {
   )
   t.ok(reached.attempt > LIMITS.rememberedAttempts, 'more attempts than are remembered')
   t.ok(reached.run > 1, 'more than one run')
+  t.equal(reached.silentLeasesInRun, LIMITS.silentLeasesPerRun, 'every lease that costs nothing')
 })

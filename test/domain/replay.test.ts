@@ -25,9 +25,12 @@ const streams = readdirSync(STREAMS)
     old: JSON.parse(readFileSync(new URL(file, STREAMS), 'utf8')) as OldStream,
   }))
 
+/** Fields of the fold that are younger than the streams, as they fold to: the events hold nothing of them. */
+const ADDED = { silentLeasesInRun: 0 }
+
 for (const { name, old } of streams) {
   t.test(`${name} folds to the task that was stored`, async t => {
-    t.strictSame(fold(old.taskId, null, old.events.map(decodeEvent)), old.task)
+    t.strictSame(fold(old.taskId, null, old.events.map(decodeEvent)), { ...ADDED, ...old.task })
   })
 
   t.test(`${name} is encoded to the same bytes and hashes`, async t => {

@@ -27,10 +27,10 @@ const DELAYS: [title: string, policy: RetryPolicy, charged: number, random: numb
   ['no wait stays no wait', policy({ initialDelayMs: 0 }), 1_100, 0, 0],
   ['a cap below the initial wait holds', policy({ maxDelayMs: 10 }), 1, 0, 10],
   ['a cap of zero is no wait', policy({ maxDelayMs: 0 }), 1_100, 0.5, 0],
-  ['S32: base 2, attempt 1,100: the power overflows, the wait is the cap', policy(), 1_100, 0, 60_000],
-  ['S32: with jitter it is still finite', policy({ jitter: 1 }), 1_100, 0.5, 30_000],
+  ['S32 base 2, attempt 1,100: the power overflows, the wait is the cap', policy(), 1_100, 0, 60_000],
+  ['S32 with jitter it is still finite', policy({ jitter: 1 }), 1_100, 0.5, 30_000],
   [
-    'S32: the largest of everything',
+    'S32 the largest of everything',
     policy({ factor: 100, initialDelayMs: 31_622_400_000 }),
     2_000,
     0,
@@ -47,7 +47,7 @@ for (const [title, given, charged, random, delayMs] of DELAYS)
     t.equal(retryDelayMs(given, charged, random), delayMs)
   })
 
-t.test('S32: every attempt of the longest run waits a whole, finite, bounded time', async t => {
+t.test('S32 every attempt of the longest run waits a whole, finite, bounded time', async t => {
   for (const factor of [1, 1.5, 2, 10, 100])
     for (let charged = 1; charged <= LIMITS.maxAttempts; charged++) {
       const delayMs = retryDelayMs(policy({ factor, jitter: 0.5 }), charged, largest)

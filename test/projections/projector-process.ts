@@ -8,6 +8,7 @@
 import pg from 'pg'
 import pino from 'pino'
 import { openPostgresEventLog } from '../../src/eventlog/postgres/postgres-event-log.ts'
+import { PostgresReadModel } from '../../src/projections/postgres/postgres-read-model.ts'
 import { Projector } from '../../src/projections/projector.ts'
 
 const BATCH = 20
@@ -53,7 +54,7 @@ if (what === 'stop in a transaction') {
 
 const projector = new Projector({
   log,
-  pool,
+  readModel: new PostgresReadModel(pool),
   logger: pino({ level: 'silent' }),
   leaseMs: Number(leaseMs),
   standbyMs: 50,

@@ -7,6 +7,7 @@ import t, { type Test } from 'tap'
 import type { TaskEvent } from '../../src/domain/events.ts'
 import { encodeEvent, streamOf } from '../../src/eventlog/codec.ts'
 import { readLag } from '../../src/projections/lag.ts'
+import { PostgresReadModel } from '../../src/projections/postgres/postgres-read-model.ts'
 import { refold } from '../../src/projections/projection.ts'
 import { Projector } from '../../src/projections/projector.ts'
 import { note, start, submitted, succeed } from '../domain/specification.ts'
@@ -94,7 +95,7 @@ t.test('the lease is kept while nothing is new', async t => {
   parts.projector.start()
   const other = new Projector({
     log: parts.log,
-    pool: parts.pool,
+    readModel: new PostgresReadModel(parts.pool),
     logger: SILENT,
     standbyMs: 20,
     leaseMs: 1_500,
@@ -242,6 +243,10 @@ t.test('S37 an event that cannot be read sets its task aside, visibly, and the o
   const { engine, rows, pool, log } = parts
   const [sound, poisoned] = (await submitTasks(engine, 2)) as [string, string]
   await engine.executeMany([sound, poisoned].map(id => ask(id, start())))
+  const [event] = await rows<{ data: string }>(
+    'SELECT data FROM rollcall_log.events WHERE stream = $1 AND revision = 1',
+    [streamOf(poisoned)],
+  )
   await rows(`UPDATE rollcall_log.events SET data = '{"spoilt":true}' WHERE stream = $1 AND revision = 1`, [
     streamOf(poisoned),
   ])
@@ -263,10 +268,6 @@ t.test('S37 an event that cannot be read sets its task aside, visibly, and the o
 
   await t.test('once it can be read again it is folded in place and set aside no longer', async t => {
     t.strictSame(await refold(pool, ids => other.engine.readMany(ids), [poisoned]), [poisoned], 'not yet')
-    const [event] = await rows<{ data: string }>(
-      `SELECT data FROM rollcall_log.events WHERE stream = $1 AND revision = 1`,
-      [streamOf(sound)],
-    )
     await rows('UPDATE rollcall_log.events SET data = $2 WHERE stream = $1 AND revision = 1', [
       streamOf(poisoned),
       event!.data,
@@ -353,19 +354,42 @@ t.test('S16 an append that commits late does not get lost behind a later one', a
   t.strictSame(found.map(row => row.task_id).sort(), ids.sort())
 })
 
-t.test('the lag is the age of what is projected, and nothing when all is', async t => {
+t.test('the lag is for how long the oldest event waits, and nothing when all are projected', async t => {
   const parts = await startParts(t)
   const { pool, log } = parts
   parts.projector.start()
   await submitTasks(parts.engine, 1)
   await parts.projected()
-  t.strictSame(await readLag(pool, log), { caughtUp: true, seconds: 0 })
+  t.strictSame(await readLag(pool, log), { events: 0, seconds: 0, caughtUp: true })
   await parts.projector.stop()
-  await submitTasks(parts.engine, 1)
+  const after = await log.head()
+  await submitTasks(parts.engine, 2)
   await parts.rows(`UPDATE rollcall.projectors SET event_at = event_at - interval '90 seconds'`)
+  const quiet = await readLag(pool, log)
+  t.match(quiet, { events: 2, caughtUp: false })
+  t.ok(quiet.seconds < 60, `after a quiet time it begins anew: ${quiet.seconds} s`)
+  await parts.rows(
+    `UPDATE rollcall_log.events
+        SET metadata = jsonb_set(metadata::jsonb, '{at}', to_jsonb((metadata::jsonb ->> 'at')::bigint - 70000))::text
+      WHERE position > $1::bigint`,
+    [after!.position],
+  )
   const lag = await readLag(pool, log)
-  t.equal(lag.caughtUp, false)
-  t.ok(lag.seconds >= 90 && lag.seconds < 150, `${lag.seconds} s`)
+  t.ok(lag.seconds >= 70 && lag.seconds < 130, `${lag.seconds} s`)
+})
+
+t.test('the lag of a projector that never began counts from the first event', async t => {
+  const parts = await startParts(t)
+  // The definition of the lifecycle is in the log already, and has no time.
+  await submitTasks(parts.engine, 1)
+  await parts.rows(
+    `UPDATE rollcall_log.events
+        SET metadata = jsonb_set(metadata::jsonb, '{at}', to_jsonb((metadata::jsonb ->> 'at')::bigint - 70000))::text
+      WHERE position = 2`,
+  )
+  const lag = await readLag(parts.pool, parts.log)
+  t.match(lag, { events: 2, caughtUp: false })
+  t.ok(lag.seconds >= 70 && lag.seconds < 130, `${lag.seconds} s`)
 })
 
 t.test('a log that went backwards halts the projector, as an alarm, until it is started again', async t => {
@@ -391,7 +415,7 @@ t.test('a projector that failed waits before it begins again, and says that it d
   const parts = await startParts(t)
   const failing = wrapLog(parts.log, { follow: () => Promise.reject(new Error('it cannot be followed')) })
   const { logger, lines } = recordingLogger()
-  const projector = new Projector({ log: failing, pool: parts.pool, logger })
+  const projector = new Projector({ log: failing, readModel: new PostgresReadModel(parts.pool), logger })
   t.teardown(() => projector.stop())
   projector.start()
   await until('it failed twice', () => lines.filter(({ level }) => level === 50).length >= 2)
@@ -403,7 +427,7 @@ t.test('those who wait for moved tasks hear of them after the commit', async t =
   const heard = signalled<{ rows: number; moved: number }>()
   const projector = new Projector({
     log: parts.log,
-    pool: parts.pool,
+    readModel: new PostgresReadModel(parts.pool),
     logger: SILENT,
     onMoved: async tasks => {
       if (tasks.length === 0) return

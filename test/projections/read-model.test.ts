@@ -4,6 +4,7 @@ import { Lifecycles } from '../../src/engine/lifecycles.ts'
 import { streamOf } from '../../src/eventlog/codec.ts'
 import type { EventLog } from '../../src/eventlog/event-log.ts'
 import { readLag } from '../../src/projections/lag.ts'
+import { PostgresReadModel } from '../../src/projections/postgres/postgres-read-model.ts'
 import { refold } from '../../src/projections/projection.ts'
 import { Projector } from '../../src/projections/projector.ts'
 import { Claims } from '../../src/workers/claims.ts'
@@ -63,7 +64,10 @@ async function allKinds(parts: Parts): Promise<void> {
   // Taken, and the claimer's engine stops before it starts them.
   const stopped = await startEngine(log)
   await stopped.stop()
-  const broken = new Claims(parts.pool, stopped, parts.signal).claim(aClaim({ types: ['report'] }), NEVER)
+  const broken = new Claims(parts.workState, stopped, parts.signal).claim(
+    aClaim({ types: ['report'] }),
+    NEVER,
+  )
   await broken.then(
     () => Promise.reject(new Error('a stopped engine started a task')),
     error => {
@@ -98,7 +102,7 @@ const FROM_THE_START = 'UPDATE rollcall.projectors SET log_id = NULL, position =
 
 /** Another projector, of a process without an engine, from where the last one stood. */
 async function projectWith(t: Test, parts: Parts, log: EventLog): Promise<void> {
-  const projector = new Projector({ log, pool: parts.pool, logger: SILENT })
+  const projector = new Projector({ log, readModel: new PostgresReadModel(parts.pool), logger: SILENT })
   t.teardown(() => projector.stop())
   projector.start()
   await parts.projected()

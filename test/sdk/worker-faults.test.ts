@@ -125,7 +125,7 @@ t.test('an outcome that came too late is refused, counted and logged', async t =
   proxy.fault(BEAT, { status: 503 }, 1_000)
   const submitted = await client.submit({
     type: 'late',
-    timeouts: { leaseMs: 300 },
+    timeouts: { executionMs: 300 },
     retry: { maxAttempts: 1 },
   })
   const task = await finished(client, submitted)

@@ -18,13 +18,16 @@ import { decodeEvent, streamOf } from '../../src/eventlog/codec.ts'
 import type { EventLog } from '../../src/eventlog/event-log.ts'
 import { openPostgresEventLog } from '../../src/eventlog/postgres/postgres-event-log.ts'
 import { readLag } from '../../src/projections/lag.ts'
+import { PostgresReadModel } from '../../src/projections/postgres/postgres-read-model.ts'
 import { Projector, type ProjectorOptions } from '../../src/projections/projector.ts'
 import { offerable } from '../../src/projections/work-state.ts'
 import { DatabaseClock } from '../../src/runtime/database-clock.ts'
 import { type Claim, Claims } from '../../src/workers/claims.ts'
 import { Leases } from '../../src/workers/leases.ts'
-import { Timers } from '../../src/workers/timers.ts'
+import { PostgresWorkState } from '../../src/workers/postgres/postgres-work-state.ts'
+import { Timers, type TimersOptions } from '../../src/workers/timers.ts'
 import { countByType, WorkSignal } from '../../src/workers/work-signal.ts'
+import type { WorkState } from '../../src/workers/work-state.ts'
 import { CLIENT, PERSON, submit, TIMER, TOKEN_A, WORKER } from '../domain/specification.ts'
 import { wholeStream } from './events.ts'
 import { testDatabase } from './postgres.ts'
@@ -140,6 +143,7 @@ export function wrapLog(log: EventLog, over: Partial<EventLog>): EventLog {
     readStreams: streams => log.readStreams(streams),
     follow: (from, onBatch, signal) => log.follow(from, onBatch, signal),
     head: () => log.head(),
+    countAfter: (from, limit) => log.countAfter(from, limit),
     close: () => log.close(),
     ...over,
   }
@@ -170,6 +174,7 @@ export interface Parts {
   signal: WorkSignal
   /** Not started. */
   projector: Projector
+  workState: WorkState
   claims: Claims
   leases: Leases
   /** Not started; most tests call `tick`. */
@@ -186,6 +191,7 @@ export interface PartsOptions {
   logger?: Logger
   projector?: Partial<ProjectorOptions>
   engine?: Partial<EngineOptions>
+  timers?: Partial<TimersOptions>
   log?: (log: EventLog) => EventLog
 }
 
@@ -207,17 +213,28 @@ export async function openParts(t: Test, url: string, options: PartsOptions = {}
   const clock = options.clock ?? sampled!
   const cache = new TaskCache()
   const engine = await startEngine(log, { clock, cache, logger, ...options.engine })
+  const workState = new PostgresWorkState(pool)
   const signal: WorkSignal = new WorkSignal(() => projector.mode === 'projecting')
   const projector: Projector = new Projector({
     log,
-    pool,
+    readModel: new PostgresReadModel(pool),
     cache,
     logger,
     onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
     standbyMs: 50,
     ...options.projector,
   })
-  const timers = new Timers({ pool, engine, clock, signal, logger, intervalMs: 20 })
+  const timers = new Timers({
+    workState,
+    engine,
+    clock,
+    signal,
+    logger,
+    intervalMs: 20,
+    // A busy machine makes gaps; tests that are about them ask for a grace.
+    graceMs: 0,
+    ...options.timers,
+  })
   let closing: Promise<void> | null = null
   const close = async () => {
     await timers.stop()
@@ -236,8 +253,9 @@ export async function openParts(t: Test, url: string, options: PartsOptions = {}
     cache,
     signal,
     projector,
-    claims: new Claims(pool, engine, signal),
-    leases: new Leases(pool, engine),
+    workState,
+    claims: new Claims(workState, engine, signal),
+    leases: new Leases(workState, engine),
     timers,
     projected: () => until('the projector catches up', async () => (await readLag(pool, log)).caughtUp),
     rows: async (sql, values = []) => (await pool.query(sql, values)).rows,

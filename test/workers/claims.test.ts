@@ -1,18 +1,20 @@
 import { randomUUID } from 'node:crypto'
-import type { Pool, QueryConfig } from 'pg'
+import pg from 'pg'
 import t from 'tap'
 import type { ProcessingTask } from '../../src/domain/task.ts'
 import type { Engine } from '../../src/engine/engine.ts'
 import { LogUnavailableError } from '../../src/eventlog/event-log.ts'
 import { Claims } from '../../src/workers/claims.ts'
 import { WorkSignal } from '../../src/workers/work-signal.ts'
-import { cancel, fail, start, succeed, TOKEN_A, TOKEN_B } from '../domain/specification.ts'
+import type { WorkState } from '../../src/workers/work-state.ts'
+import { cancel, fail, retry, start, succeed, TOKEN_A, TOKEN_B } from '../domain/specification.ts'
 import {
   aClaim,
   ask,
   history,
   mustBe,
   NEVER,
+  openParts,
   type Parts,
   signalled,
   startEngine,
@@ -109,7 +111,7 @@ t.test('a claim that broke off before its tasks were started is taken up where i
   const stopped = await startEngine(parts.log)
   await stopped.stop()
   const claim = aClaim({ max: 3 })
-  await t.rejects(new Claims(parts.pool, stopped, parts.signal).claim(claim, NEVER), {
+  await t.rejects(new Claims(parts.workState, stopped, parts.signal).claim(claim, NEVER), {
     code: 'shutting_down',
   })
   t.equal(await countOf(parts, 'offers'), 3)
@@ -137,12 +139,13 @@ t.test('S14 a claim whose STARTs were stored and whose answers were lost finds i
       readStreams: streams => parts.log.readStreams(streams),
       follow: (...call) => parts.log.follow(...call),
       head: () => parts.log.head(),
+      countAfter: (...call) => parts.log.countAfter(...call),
       close: async () => {},
     },
     { clock: parts.clock, appendDeadlineMs: 1 },
   )
   const claim = aClaim({ max: 2 })
-  await t.rejects(new Claims(parts.pool, lossy, parts.signal).claim(claim, NEVER), {
+  await t.rejects(new Claims(parts.workState, lossy, parts.signal).claim(claim, NEVER), {
     code: 'log_unavailable',
   })
   const again = await parts.claims.claim(claim, NEVER)
@@ -182,7 +185,11 @@ t.test('three claimers take 500 tasks in parallel: each task is started once', a
   const parts = await setUp(t)
   const ids = await submitTasks(parts.engine, 500)
   // Two processes' worth of engines.
-  const other = new Claims(parts.pool, await startEngine(parts.log, { clock: parts.clock }), parts.signal)
+  const other = new Claims(
+    parts.workState,
+    await startEngine(parts.log, { clock: parts.clock }),
+    parts.signal,
+  )
   const taken: string[] = []
   const claimer = async (claims: Claims, token: string) => {
     while (taken.length < ids.length) {
@@ -231,9 +238,10 @@ t.test('S74 work that comes between the look and the wait is not missed', async 
       if (counts.size > 0) announced.resolve()
     }
     let since = 0
-    const slow = {
-      query: async (asked: QueryConfig) => {
-        const found = await parts.pool.query(asked)
+    const slow: WorkState = {
+      ...parts.workState,
+      take: async claim => {
+        const found = await parts.workState.take(claim)
         if (since === 0) {
           // The look found nothing; before the claim waits, the work comes and is announced.
           parts.projector.start()
@@ -243,7 +251,7 @@ t.test('S74 work that comes between the look and the wait is not missed', async 
         return found
       },
     }
-    const claims = new Claims(slow as unknown as Pool, parts.engine, parts.signal)
+    const claims = new Claims(slow, parts.engine, parts.signal)
     t.strictSame(idsOf(await claims.claim(aClaim({ waitMs: 20_000 }), NEVER)), [taskId])
     times.push(performance.now() - since)
   }
@@ -256,13 +264,14 @@ t.test(
     const parts = await setUp(t)
     await parts.projected()
     let looks = 0
-    const counting = {
-      query: (asked: QueryConfig) => {
+    const counting: WorkState = {
+      ...parts.workState,
+      take: claim => {
         looks++
-        return parts.pool.query(asked)
+        return parts.workState.take(claim)
       },
     }
-    const claims = new Claims(counting as unknown as Pool, parts.engine, parts.signal)
+    const claims = new Claims(counting, parts.engine, parts.signal)
     t.strictSame(await claims.claim(aClaim(), NEVER), [])
     t.equal(looks, 1)
     const waiting = claims.claim(aClaim({ waitMs: 20_000 }), NEVER)
@@ -302,7 +311,7 @@ t.test('what a claimer took and never started is offered again when its time is 
   await parts.projected()
   const died = await startEngine(parts.log)
   await died.stop()
-  await t.rejects(new Claims(parts.pool, died, parts.signal).claim(aClaim(), NEVER), {
+  await t.rejects(new Claims(parts.workState, died, parts.signal).claim(aClaim(), NEVER), {
     code: 'shutting_down',
   })
   await parts.timers.tick()
@@ -312,6 +321,84 @@ t.test('what a claimer took and never started is offered again when its time is 
   await parts.timers.tick()
   t.strictSame(idsOf(await waiting).sort(), ids.sort())
   t.match(await parts.rows('SELECT * FROM rollcall.offers'), [], 'nothing is held any more')
+})
+
+t.test(
+  'an offer is held twice as long each time, up to five minutes; another attempt begins anew',
+  async t => {
+    const parts = await setUp(t)
+    const [taskId] = (await submitTasks(parts.engine, 1)) as [string]
+    await parts.projected()
+    const { workState } = parts
+    const offer = async () => {
+      t.match(await workState.take({ claimId: randomUUID(), types: ['image.generate'], max: 5 }), [
+        { taskId },
+      ])
+      const [row] = await parts.rows<{ seconds: number; times: number }>(
+        `SELECT round(extract(epoch FROM held_until - clock_timestamp()) / 10)::int * 10 AS seconds,
+              times_offered AS times FROM rollcall.offers`,
+      )
+      t.match((await workState.signals(await parts.task(taskId))).offer, {
+        heldUntil: Number,
+        timesOffered: row!.times,
+      })
+      return row!.seconds
+    }
+    const held: number[] = []
+    for (let time = 0; time < 8; time++) {
+      held.push(await offer())
+      await parts.rows(OVERDUE)
+      t.strictSame(await workState.returnOverdueOffers(10), [{ type: 'image.generate' }])
+      t.strictSame((await workState.signals(await parts.task(taskId))).offer, {
+        heldUntil: null,
+        timesOffered: time + 1,
+      })
+    }
+    t.strictSame(held, [10, 20, 40, 80, 160, 300, 300, 300])
+    await parts.engine.executeMany([start(), fail({ retryAfterMs: 0 }), retry()].map(one => ask(taskId, one)))
+    await parts.projected()
+    t.equal(await offer(), 10)
+  },
+)
+
+t.test('what is cancelled or finished leaves ready and offers, whichever process projects', async t => {
+  const parts = await startParts(t)
+  const other = await openParts(t, parts.url)
+  other.projector.start()
+  const ids = await submitTasks(parts.engine, 8)
+  await parts.projected()
+  await parts.workState.take({ claimId: 'c-1', types: ['image.generate'], max: 4 })
+  t.strictSame([await countOf(parts, 'ready'), await countOf(parts, 'offers')], [4, 4])
+  for (const [index, id] of ids.entries())
+    for (const command of index % 2 === 0 ? [cancel()] : [start(), succeed()])
+      mustBe('accepted', await parts.engine.execute(ask(id, command)))
+  await parts.projected()
+  t.strictSame([await countOf(parts, 'ready'), await countOf(parts, 'offers')], [0, 0])
+})
+
+t.test('a task that goes back to ready while it is cancelled does not stay there', async t => {
+  const parts = await startParts(t)
+  const [taskId] = (await submitTasks(parts.engine, 1)) as [string]
+  parts.projector.start()
+  await parts.projected()
+  await parts.workState.take({ claimId: 'c-1', types: ['image.generate'], max: 1 })
+  // The offer goes back in a transaction that has not committed when the projector comes.
+  const slow = new pg.Client(parts.url)
+  await slow.connect()
+  t.teardown(() => slow.end())
+  await slow.query('BEGIN')
+  await slow.query(`WITH gone AS (DELETE FROM rollcall.offers RETURNING *)
+    INSERT INTO rollcall.ready SELECT task_id, type, priority, pending_since, attempt, times_offered FROM gone`)
+  mustBe('accepted', await parts.engine.execute(ask(taskId, cancel())))
+  await until('the projector waits for it', async () => {
+    const [row] = await parts.rows<{ n: number }>(
+      `SELECT count(*)::int AS n FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`,
+    )
+    return row!.n > 0
+  })
+  await slow.query('COMMIT')
+  await parts.projected()
+  t.strictSame([await countOf(parts, 'ready'), await countOf(parts, 'offers')], [0, 0])
 })
 
 t.test('a START that is refused takes the task out of the offers, and the claim goes on', async t => {
@@ -336,7 +423,7 @@ t.test('a START that failed for a passing reason keeps its offer', async t => {
       asked.map(() => ({ kind: 'refused', code: 'log_unavailable', message: '', task: null })),
   } as unknown as Engine
   const claim = aClaim()
-  const refused = new Claims(parts.pool, refusing, parts.signal).claim(claim, NEVER)
+  const refused = new Claims(parts.workState, refusing, parts.signal).claim(claim, NEVER)
   await t.rejects(refused, { code: 'log_unavailable' }, 'the worker is told to ask again')
   t.equal(await countOf(parts, 'offers'), 1)
   t.equal((await parts.claims.claim(claim, NEVER)).length, 1)

@@ -6,7 +6,7 @@ import { auditLog } from '../../src/engine/audit.ts'
 import { Lifecycles, lifecycleRef } from '../../src/engine/lifecycles.ts'
 import { streamOf } from '../../src/eventlog/codec.ts'
 import { Claims } from '../../src/workers/claims.ts'
-import { Timers } from '../../src/workers/timers.ts'
+import { FIRES_PER_LOOK, Timers } from '../../src/workers/timers.ts'
 import {
   fail,
   note,
@@ -86,6 +86,14 @@ async function setUp(t: Parameters<typeof startParts>[0], options?: Parameters<t
   return parts
 }
 
+/** Workers that are heard once, and fall silent then. */
+const beatOnce = async ({ leases }: Parts, ids: readonly string[], attempt = 1, leaseTokenHash = TOKEN_A) => {
+  const results = await leases.heartbeat(
+    ids.map(taskId => ({ taskId, attempt, leaseTokenHash, progress: null })),
+  )
+  if (results.some(({ state }) => state !== 'held')) throw new Error('the test expected leases to be held')
+}
+
 /** The database's clock has passed an instant. */
 const passed = ({ rows }: Parts, at: number) =>
   until('the time has come', async () => {
@@ -114,8 +122,14 @@ t.test(
     await parts.projected()
     for (const token of [TOKEN_A, TOKEN_B]) {
       const claim = () => claims.claim(aClaim({ leaseTokenHash: token }), NEVER)
-      await tickUntil(parts, 'it can be claimed', async () => (await claim()).length === 1)
+      let attempt = 0
+      await tickUntil(parts, 'it can be claimed', async () => {
+        attempt = (await claim())[0]?.attempt ?? 0
+        return attempt > 0
+      })
       await parts.projected()
+      // Heard once: an attempt that never was is not charged.
+      await beatOnce(parts, [taskId], attempt, token)
       await tickUntil(
         parts,
         'its worker fell silent',
@@ -265,12 +279,12 @@ t.test('S09 deadlines that cannot be acted on do not hold up those that can', as
   const insert = (count: number) =>
     parts.rows(
       `INSERT INTO rollcall.deadlines (task_id, due_at, timer, attempt)
-       SELECT gen_random_uuid(), now() - interval '1 hour', 'queue', 1 FROM generate_series(1, $1)`,
+       SELECT gen_random_uuid(), date_trunc('milliseconds', now()) - interval '1 hour', 'queue', 1 FROM generate_series(1, $1)`,
       [count],
     )
   await parts.rows(
     `INSERT INTO rollcall.deadlines (task_id, due_at, timer, attempt)
-     SELECT task_id, now() - interval '2 hours', 'execution', 1 FROM unnest($1::uuid[]) task_id`,
+     SELECT task_id, date_trunc('milliseconds', now()) - interval '2 hours', 'execution', 1 FROM unnest($1::uuid[]) task_id`,
     [done],
   )
   await insert(800)
@@ -282,14 +296,17 @@ t.test('S09 deadlines that cannot be acted on do not hold up those that can', as
     await passed(parts, (await parts.task(taskId)).createdAt + 1)
     return taskId
   }
-  const first = await expire()
-  await parts.timers.tick()
-  t.equal((await parts.task(first)).status, 'FAILED', 'in one look')
+  const looksUntilFailed = async (taskId: string) => {
+    for (let looks = 1; looks < 50; looks++) {
+      await parts.timers.tick()
+      if ((await parts.task(taskId)).status === 'FAILED') return looks
+    }
+    return null
+  }
+  t.equal(await looksUntilFailed(await expire()), Math.ceil(1_001 / FIRES_PER_LOOK), 'behind 1,000 others')
   await insert(2_500)
-  const second = await expire()
-  await parts.timers.tick()
-  await parts.timers.tick()
-  t.equal((await parts.task(second)).status, 'FAILED', 'in two looks behind 3,500 others')
+  const looks = await looksUntilFailed(await expire())
+  t.ok(looks! <= Math.ceil(2_501 / FIRES_PER_LOOK) + 2, `${looks} looks: what was refused is not asked again`)
   const audit = await auditLog(parts.log, done)
   t.strictSame([audit.missing, audit.doubled], [[], []])
 })
@@ -399,6 +416,7 @@ t.test('an engine whose clock is a little behind the database’s takes a lost l
   const taskId = await submitOne(parts, { timeouts: { leaseMs: 60 }, maxAttempts: 1 })
   mustBe('accepted', await parts.engine.execute(ask(taskId, start())))
   await parts.projected()
+  await beatOnce(parts, [taskId])
   await tickUntil(parts, 'it fails', isAt(parts, taskId, 'FAILED'))
   const [, started, failed] = await history(parts.log, taskId)
   t.ok(failed!.metadata.at - started!.metadata.at < 10_000)
@@ -466,7 +484,7 @@ t.test('work state that got lost is put back: every task still ends', async t =>
   // Taken and never started.
   const stopped = await startEngine(parts.log)
   await stopped.stop()
-  const broken = new Claims(parts.pool, stopped, parts.signal).claim(aClaim({ max: 5 }), NEVER)
+  const broken = new Claims(parts.workState, stopped, parts.signal).claim(aClaim({ max: 5 }), NEVER)
   await t.rejects(broken, { code: 'shutting_down' })
   const delayed = await submitTasks(parts.engine, 5, () => ({ timeouts, delayMs: 200 }))
   await parts.projected()
@@ -503,6 +521,7 @@ t.test('timers of two processes look at once: each deadline fires once', async t
   const started = ids.slice(0, 100)
   await parts.engine.executeMany(started.map(id => ask(id, start())))
   await parts.projected()
+  await beatOnce(parts, started)
   const failed = async () =>
     [...(await parts.engine.readMany(ids)).values()].every(
       one => one.kind === 'task' && one.task.status === 'FAILED',
@@ -639,3 +658,60 @@ t.test('a task retried by hand while its backoff ends is requeued once', async t
     'TaskRequeued',
   ])
 })
+
+t.test(
+  'a deadline that was refused for good is asked again when its row changes, and not before',
+  async t => {
+    const { logger, lines } = recordingLogger()
+    const parts = await setUp(t)
+    const taskId = await submitOne(parts, { timeouts: { queueMs: MINUTE_MS } })
+    await parts.projected()
+    const other = await openParts(t, parts.url, { logger })
+    const refusals = () => lines.filter(({ msg }) => msg === 'refused').length
+    const damage = (dueAt: string) =>
+      parts.rows(`UPDATE rollcall.deadlines SET due_at = date_trunc('milliseconds', now()) - $1::interval`, [
+        dueAt,
+      ])
+    await damage('1 second')
+    for (let look = 0; look < 3; look++) await other.timers.tick()
+    t.equal(refusals(), 1)
+    await damage('2 seconds')
+    for (let look = 0; look < 3; look++) await other.timers.tick()
+    t.equal(refusals(), 2)
+    t.equal((await parts.task(taskId)).status, 'PENDING')
+  },
+)
+
+t.test(
+  'a deadline that got lost is armed again in every open status, and no task is without one',
+  async t => {
+    const parts = await setUp(t)
+    const ids = [
+      await submitOne(parts),
+      await submitOne(parts, { delayMs: MINUTE_MS }),
+      await submitOne(parts),
+      await submitOne(parts, { retryMs: MINUTE_MS }),
+    ] as const
+    for (const id of ids.slice(2)) mustBe('accepted', await parts.engine.execute(ask(id, start())))
+    mustBe('accepted', await parts.engine.execute(ask(ids[3], fail())))
+    await parts.projected()
+    const deadlines = () => parts.rows('SELECT * FROM rollcall.deadlines ORDER BY task_id')
+    const before = await deadlines()
+    t.equal(before.length, 4)
+    await parts.rows('TRUNCATE rollcall.deadlines')
+    await tickUntil(parts, 'they are armed', async () => (await deadlines()).length === 4)
+    t.strictSame(await deadlines(), before)
+    t.strictSame(await parts.rows('SELECT task_id FROM rollcall.ready'), [{ task_id: ids[0] }])
+    await t.test('by nobody whose view of the task is another than the read model’s', async t => {
+      const old = await parts.task(ids[0])
+      if (old.status !== 'PENDING') throw new Error('it waits')
+      mustBe('accepted', await parts.engine.execute(ask(ids[0], start())))
+      mustBe('accepted', await parts.engine.execute(ask(ids[0], succeed())))
+      await parts.projected()
+      await parts.workState.armDeadlines([old])
+      await parts.workState.makeReady([old])
+      t.strictSame(await parts.rows('SELECT * FROM rollcall.deadlines WHERE task_id = $1', [ids[0]]), [])
+      t.strictSame(await parts.rows('SELECT * FROM rollcall.ready'), [])
+    })
+  },
+)

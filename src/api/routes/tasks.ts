@@ -4,13 +4,13 @@ import type { FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import type { Command, CommandEnvelope } from '../../domain/commands.ts'
 import type { RecordedEvent } from '../../domain/events.ts'
-import type { ProcessingTask, Task } from '../../domain/task.ts'
+import { NO_SIGNALS, type Signals } from '../../domain/signals.ts'
+import type { Task } from '../../domain/task.ts'
 import { refused } from '../../engine/answer.ts'
 import { decodeEvent, streamOf } from '../../eventlog/codec.ts'
 import type { StoredEvent } from '../../eventlog/event-log.ts'
 import { readLag } from '../../projections/lag.ts'
 import { type ListedTask, type ListPlace, listTasks } from '../../projections/task-list.ts'
-import type { Signals } from '../../workers/leases.ts'
 import { taskOf } from '../answers.ts'
 import { ifMatchRevision } from '../if-match.ts'
 import { type Origin, originOf } from '../origin.ts'
@@ -29,10 +29,9 @@ import {
   submitSchema,
   type TaskList,
   type TaskRow,
-  type TaskView,
   taskParamsSchema,
 } from '../schemas/tasks.ts'
-import { taskView } from '../views.ts'
+import { signalsOf, taskAnswer } from '../task-answer.ts'
 
 export function taskRoutes(app: TypedApp, parts: AppParts): void {
   submitRoutes(app, parts)
@@ -40,16 +39,18 @@ export function taskRoutes(app: TypedApp, parts: AppParts): void {
   commandRoutes(app, parts)
 }
 
-function submitRoutes(app: TypedApp, { engine, submitter, clock }: AppParts): void {
+function submitRoutes(app: TypedApp, parts: AppParts): void {
+  const { engine, submitter } = parts
+
   app.post('/v1/tasks', { schema: { body: submitSchema } }, async (request, reply) => {
     const key = idempotencyKey(request)
     const { envelope, fingerprintOf } = submitter.command(request.body, key, originOf(request))
-    const task = taskOf(await engine.execute(envelope, fingerprintOf))
+    const { task, repeated } = taskOf(await engine.execute(envelope, fingerprintOf))
     return reply
-      .code(task.repeated ? 200 : 201)
-      .header('location', `/v1/tasks/${task.task.taskId}`)
-      .header('etag', `"${task.task.revision}"`)
-      .send(taskView(task.task, null, clock.now()))
+      .code(repeated ? 200 : 201)
+      .header('location', `/v1/tasks/${task.taskId}`)
+      .header('etag', `"${task.revision}"`)
+      .send(await taskAnswer(parts, task, repeated ? undefined : NO_SIGNALS))
   })
 
   app.post(
@@ -86,14 +87,12 @@ function submitRoutes(app: TypedApp, { engine, submitter, clock }: AppParts): vo
 }
 
 function readRoutes(app: TypedApp, parts: AppParts): void {
-  const { engine, leases, log, pool, clock } = parts
+  const { engine, log, pool } = parts
 
   app.get('/v1/tasks/:id', { schema: { params: taskParamsSchema } }, async (request, reply) => {
     const task = await readTask(parts, request.params.id)
-    const signals = task.status === 'PROCESSING' ? await leases.signals(task).catch(() => null) : null
-    return reply
-      .header('etag', etag(task, signals))
-      .send(taskView(task, signals, clock.now()) satisfies TaskView)
+    const signals = await signalsOf(parts, task)
+    return reply.header('etag', etag(task, signals)).send(await taskAnswer(parts, task, signals))
   })
 
   app.get('/v1/tasks', { schema: { querystring: listQuerySchema } }, async request => {
@@ -148,7 +147,7 @@ function readRoutes(app: TypedApp, parts: AppParts): void {
   )
 }
 
-function commandRoutes(app: TypedApp, { engine, clock }: AppParts): void {
+function commandRoutes(app: TypedApp, parts: AppParts): void {
   const execute = async (request: FastifyRequest, taskId: string, command: Command, commandId?: string) => {
     const envelope: CommandEnvelope = {
       taskId,
@@ -158,7 +157,7 @@ function commandRoutes(app: TypedApp, { engine, clock }: AppParts): void {
       causationId: null,
       ifRevision: ifMatchRevision(request.headers['if-match']),
     }
-    return taskView(taskOf(await engine.execute(envelope)).task, null, clock.now())
+    return taskAnswer(parts, taskOf(await parts.engine.execute(envelope)).task)
   }
   for (const [path, trigger] of [
     ['cancel', 'CANCEL'],
@@ -216,10 +215,8 @@ function decoded(stored: StoredEvent): RecordedEvent {
 }
 
 /** Moves with every event and with every signal. */
-function etag(task: Task, signals: Signals | null): string {
-  const signal =
-    (task as ProcessingTask).status === 'PROCESSING' ? (signals?.lastHeartbeatAt?.getTime() ?? 0) : 0
-  return signal === 0 ? `"${task.revision}"` : `"${task.revision}.${signal}"`
+function etag({ revision }: Task, { lease }: Signals): string {
+  return lease?.lastHeartbeatAt ? `"${revision}.${lease.lastHeartbeatAt}"` : `"${revision}"`
 }
 
 /** Times of events are whole milliseconds, so the text keeps all of them; anything else must not reach the database. */

@@ -1,8 +1,9 @@
 /** What workers ask: claim, report, heartbeat, and the same commands one by one. */
 import { hash, randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import type { Command, CommandEnvelope } from '../../domain/commands.ts'
+import type { Command, CommandEnvelope, Fence } from '../../domain/commands.ts'
 import type { Actor } from '../../domain/events.ts'
+import type { Task } from '../../domain/task.ts'
 import { taskOf } from '../answers.ts'
 import { originOf } from '../origin.ts'
 import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../parts.ts'
@@ -24,7 +25,8 @@ import {
   stepSchema,
   succeedSchema,
 } from '../schemas/workers.ts'
-import { claimedTask, taskView } from '../views.ts'
+import { taskAnswer } from '../task-answer.ts'
+import { claimedTask } from '../views.ts'
 
 const hashToken = (token: string): string => hash('sha256', token)
 
@@ -62,13 +64,14 @@ function goneSignal(reply: FastifyReply): AbortSignal {
   return gone.signal
 }
 
-function reportRoute(app: TypedApp, { engine }: AppParts): void {
+function reportRoute(app: TypedApp, { engine, leases }: AppParts): void {
   app.post(
     '/v1/workers/report',
     { schema: { body: reportsSchema }, bodyLimit: BATCH_BODY_BYTES },
     async request => {
       const origin = originOf(request)
       const actor: Actor = { kind: 'worker', id: request.body.worker }
+      const refused: (Fence & { task: Task | null })[] = []
       const results = await Promise.all(
         request.body.reports.map(async (member): Promise<ReportResult> => {
           const report = reportSchema.safeParse(member)
@@ -77,20 +80,24 @@ function reportRoute(app: TypedApp, { engine }: AppParts): void {
             return { taskId: taskIdIn(member), kind: 'refused', code: problem.code, message: problem.message }
           }
           const { taskId, commandId } = report.data
+          const command = commandOf(report.data)
           const answer = await engine.execute({
             taskId,
-            command: commandOf(report.data),
+            command,
             commandId: commandId ?? randomUUID(),
             ...origin,
             actor,
             causationId: null,
             ifRevision: null,
           })
-          if (answer.kind === 'refused')
+          if (answer.kind === 'refused') {
+            refused.push({ ...command, task: answer.task })
             return { taskId, kind: 'refused', code: answer.code, message: answer.message }
+          }
           return { taskId, kind: answer.kind, status: answer.task.status, revision: answer.task.revision }
         }),
       )
+      await leases.markTold(refused)
       return { results } satisfies ReportsAnswer
     },
   )
@@ -103,7 +110,7 @@ function taskIdIn(member: unknown): string | null {
 }
 
 /** A report as a command: the token is hashed, the rest was checked to fit. */
-function commandOf(report: Report): Command {
+function commandOf(report: Report): Command & Fence {
   const fence = { attempt: report.attempt, leaseTokenHash: hashToken(report.leaseToken) }
   const context = 'context' in report && report.context !== undefined ? { context: report.context } : {}
   switch (report.trigger) {
@@ -147,7 +154,7 @@ function heartbeatRoute(app: TypedApp, { leases }: AppParts): void {
           taskId: beats[index]!.taskId,
           attempt: beats[index]!.attempt,
           state: result.state,
-          until: result.state === 'held' ? result.until.toISOString() : null,
+          until: result.state === 'held' ? new Date(result.until).toISOString() : null,
           reason: result.state === 'held' ? null : result.reason,
         })),
       } satisfies HeartbeatAnswer
@@ -156,11 +163,11 @@ function heartbeatRoute(app: TypedApp, { leases }: AppParts): void {
 }
 
 /** The worker's commands for one task by its address: for workers fed by other means, and for people with curl. */
-function singleRoutes(app: TypedApp, { engine, clock }: AppParts): void {
+function singleRoutes(app: TypedApp, parts: AppParts): void {
   const execute = async (
     request: FastifyRequest,
     taskId: string,
-    command: Command,
+    command: Command & Fence,
     worker: string | null,
     commandId?: string,
   ) => {
@@ -174,7 +181,9 @@ function singleRoutes(app: TypedApp, { engine, clock }: AppParts): void {
       causationId: null,
       ifRevision: null,
     }
-    return taskView(taskOf(await engine.execute(envelope)).task, null, clock.now())
+    const answer = await parts.engine.execute(envelope)
+    if (answer.kind === 'refused') await parts.leases.markTold([{ ...command, task: answer.task }])
+    return taskAnswer(parts, taskOf(answer).task)
   }
   app.post(
     '/v1/tasks/:id/start',

@@ -134,7 +134,7 @@ export interface TaskView {
   /** One sentence a person understands. */
   why: string
   /** What fires next if nothing else happens; null for a finished task. */
-  nextDeadline: { timer: string; at: string } | null
+  nextDeadline: NextDeadline | null
   correlationId: string | null
   createdAt: string
   runAt: string
@@ -146,8 +146,23 @@ export interface TaskView {
   hash: string
 }
 
-/** A task in a list: from the read model, so without payload and result. */
-export type TaskRow = Omit<TaskView, 'payload' | 'labels' | 'result' | 'why' | 'progress' | 'correlationId'>
+export interface NextDeadline {
+  /** queue, execution, step, lease, retry, total, or not_before: the date of a delayed task. */
+  timer: string
+  at: string
+  /** The status the task will be in then, and what happens, in words; null where its lifecycle cannot be read. */
+  to: (typeof STATUSES)[number] | null
+  effect: string | null
+}
+
+/**
+ * A task in a list: from the read model, so without payload, result and what takes the whole task to tell. Its
+ * lease is no deadline of a list.
+ */
+export type TaskRow = Omit<
+  TaskView,
+  'payload' | 'labels' | 'result' | 'why' | 'progress' | 'correlationId' | 'nextDeadline'
+> & { nextDeadline: Pick<NextDeadline, 'timer' | 'at'> | null }
 
 export interface TaskList {
   tasks: TaskRow[]

@@ -1,5 +1,6 @@
 import type { Command } from 'commander'
 import type { HistoryEvent } from '../../api/schemas/tasks.ts'
+import type { Client, Refusal, TaskRefusals } from '../../sdk/client.ts'
 import { connect } from '../connection.ts'
 import { changeOf } from '../event-text.ts'
 import { CliError, EXIT } from '../failures.ts'
@@ -12,6 +13,8 @@ const SHORT_HASH = 8
 const NARROW = 110
 /** A stream is bounded by the limits on steps, notes and attempts; far beyond that it is not a task's. */
 const EVENTS_MAX = 100_000
+/** The history is not kept waiting for what stands beside it. */
+const REFUSALS_MS = 3_000
 
 export function addHistory(program: Command): void {
   program
@@ -28,8 +31,13 @@ export function addHistory(program: Command): void {
       }
       const fault = chainFault(events)
       const taskId = id.toLowerCase()
-      const lines = terminal.json ? [] : await historyLines(events, terminal)
-      terminal.result({ taskId, events, chain: { whole: fault === null, fault } }, () => lines.join('\n'))
+      const refusals = await refusalsOf(client, taskId, terminal)
+      const lines = terminal.json
+        ? []
+        : [...(await historyLines(events, terminal)), ...refusalLines(refusals)]
+      terminal.result({ taskId, events, chain: { whole: fault === null, fault }, refusals }, () =>
+        lines.join('\n'),
+      )
       if (fault !== null)
         throw new CliError('chain_broken', `The history of ${taskId} is broken: ${fault}.`, EXIT.no)
       terminal.hint(`${events.length} events, the chain of hashes is whole`)
@@ -50,6 +58,34 @@ export function chainFault(
     before = hash
   }
   return null
+}
+
+/** The history is the log's; that the database beside it is away is no reason to keep it back. */
+async function refusalsOf(client: Client, taskId: string, terminal: Terminal): Promise<TaskRefusals | null> {
+  try {
+    return await client.refusals(taskId, { timeoutMs: REFUSALS_MS })
+  } catch (error) {
+    terminal.aside(`What was refused cannot be shown: ${(error as Error).message}`)
+    return null
+  }
+}
+
+function refusalLines(refusals: TaskRefusals | null): string[] {
+  if (!refusals || refusals.count === 0) return []
+  const { count, first, last } = refusals
+  const left = count - first.length - last.length
+  return [
+    '',
+    count === 1 ? '1 command was refused:' : `${count} commands were refused:`,
+    ...first.map(refusalLine),
+    ...(left > 0 ? [`  (${left} more)`] : []),
+    ...last.map(refusalLine),
+  ]
+}
+
+const refusalLine = ({ at, trigger, actor, code, message, revision }: Refusal): string => {
+  const where = revision === null ? '' : ` at revision ${revision}`
+  return printable(`  ${clockTime(at)}  ${trigger} by ${actor.kind} ${actor.id}${where}: ${code}. ${message}`)
 }
 
 async function historyLines(events: readonly HistoryEvent[], terminal: Terminal): Promise<string[]> {

@@ -30,7 +30,11 @@ export function addServe(program: Command): void {
       collect,
     )
     .option('--database-url <address>', 'the database, postgres://… (default: ROLLCALL_DATABASE_URL)')
-    .option('--port <port>', 'where to listen (default: 8080)', parsePort)
+    .option(
+      '--port <port>',
+      'where to listen (default: 8080; without the role api nothing, or health and metrics at this port)',
+      parsePort,
+    )
     .option('--host <host>', 'the address to listen on (default: 127.0.0.1)')
     .option('--config <file>', 'configuration file (types, lifecycles)')
     .option('--log-level <level>', 'what goes to stderr as JSON lines (default: info)')

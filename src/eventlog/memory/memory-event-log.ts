@@ -86,6 +86,12 @@ class MemoryEventLog implements EventLog {
     return last ? { logId: this.id, position: last.position, eventId: last.id } : null
   }
 
+  async countAfter(from: Checkpoint | null, limit: number): Promise<number> {
+    this.#assertOpen()
+    const handled = from === null ? 0 : this.#indexOf(from) + 1
+    return Math.min(limit, this.#events.length - handled)
+  }
+
   async close(): Promise<void> {
     this.#closed = true
     this.#wake()

@@ -10,7 +10,7 @@ import {
   type StoredEvent,
 } from '../event-log.ts'
 import type { Connections } from './connections.ts'
-import { readLog, readLogId } from './read.ts'
+import { isPosition, readLog, readLogId } from './read.ts'
 import type { Tail } from './tail.ts'
 import type { WakeUps } from './wake-ups.ts'
 
@@ -35,8 +35,7 @@ export async function follow(
 ): Promise<void> {
   const { logId, wakeUps } = following
   if (from && from.logId !== logId) throw wentBackwards(following, `the checkpoint is of log ${from.logId}`)
-  if (from && !/^[1-9]\d{0,17}$/.test(from.position))
-    throw wentBackwards(following, `${from.position} is no position`)
+  if (from && !isPosition(from.position)) throw wentBackwards(following, `${from.position} is no position`)
   wakeUps.listen()
   let last = from
   let calledAt = performance.now()

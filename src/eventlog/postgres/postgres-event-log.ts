@@ -16,7 +16,7 @@ import {
 import { append } from './append.ts'
 import { Connections, clientConfig } from './connections.ts'
 import { follow } from './follow.ts'
-import { readHead, readLogId, readStream, readStreams } from './read.ts'
+import { countAfter, readHead, readLogId, readStream, readStreams } from './read.ts'
 import { Tail } from './tail.ts'
 import { WakeUps } from './wake-ups.ts'
 
@@ -130,6 +130,11 @@ class PostgresEventLog implements EventLog {
     this.#assertOpen()
     const head = await readHead(this.#reading)
     return head && { logId: this.id, ...head }
+  }
+
+  async countAfter(from: Checkpoint | null, limit: number): Promise<number> {
+    this.#assertOpen()
+    return countAfter(this.#reading, this.id, from, limit)
   }
 
   close(): Promise<void> {

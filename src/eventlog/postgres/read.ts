@@ -1,5 +1,11 @@
 /** Reading: pages bounded by count and bytes, so that no answer outgrows memory or a timeout. */
-import { READ_LIMITS, type StoredEvent, type StreamSlice } from '../event-log.ts'
+import {
+  type Checkpoint,
+  LogWentBackwardsError,
+  READ_LIMITS,
+  type StoredEvent,
+  type StreamSlice,
+} from '../event-log.ts'
 import type { Connections, Row } from './connections.ts'
 
 const COLUMNS = 'position, stream, revision, id, type, version, data, metadata'
@@ -118,6 +124,35 @@ export async function readHead(
   })
   return row ? { position: row[0]!, eventId: row[1]! } : null
 }
+
+/** Positions have no gaps: the events after one are as many as the head is further. */
+const COUNT_AFTER = `
+  SELECT (SELECT id FROM rollcall_log.events WHERE position = $1),
+    (SELECT coalesce(max(position), 0) FROM rollcall_log.events) - $1`
+
+/** As the port's `countAfter`; it costs the same wherever the checkpoint is. */
+export async function countAfter(
+  connections: Connections,
+  logId: string,
+  from: Checkpoint | null,
+  limit: number,
+): Promise<number> {
+  const wentBackwards = (why: string) =>
+    new LogWentBackwardsError(`log ${logId} is not what was followed: ${why}`)
+  if (from && from.logId !== logId) throw wentBackwards(`the checkpoint is of log ${from.logId}`)
+  if (from && !isPosition(from.position)) throw wentBackwards(`${from.position} is no position`)
+  const [row] = await connections.run({
+    name: 'count_after',
+    text: COUNT_AFTER,
+    values: [from?.position ?? '0'],
+  })
+  if (from && row![0] !== from.eventId)
+    throw wentBackwards(`event ${from.eventId} is no longer at position ${from.position}`)
+  return Math.min(limit, Number(row![1]))
+}
+
+/** Whether a text is a position of this adapter. */
+export const isPosition = (text: string): boolean => /^[1-9]\d{0,17}$/.test(text)
 
 /** Identity of the log that the connections lead to. */
 export async function readLogId(connections: Connections): Promise<string> {

@@ -130,7 +130,7 @@ t.test('the last attempt allowed fails for good, by FAIL and by a timer', async 
     .thenAccepted(t, 'TaskFailed', { cause: 'no_attempts_left', charged: true })
     .thenTask(t, { status: 'FAILED', attemptsCharged: 3, error: ERROR, timer: null })
   last
-    .when(7_040, timeout('lease', { attempt: 3 }))
+    .when(7_040, timeout('lease', { attempt: 3, lastHeartbeatAt: T0 + 5_050 }))
     .thenAccepted(t, 'TaskTimedOut', { timer: 'lease', charged: true })
     .thenTask(t, { status: 'FAILED', attemptsCharged: 3, cause: 'timed_out', timer: 'lease' })
 })
@@ -164,7 +164,7 @@ t.test('jitter shortens the wait by the random number given', async t => {
 
 // Results that come too late
 
-t.test('S03: a late failure of an old attempt leaves the live one untouched', async t => {
+t.test('S03 a late failure of an old attempt leaves the live one untouched', async t => {
   const live = given(
     submitted(),
     started(10),
@@ -188,7 +188,7 @@ t.test('S03: a late failure of an old attempt leaves the live one untouched', as
   t.equal(after.lastError?.code, 'timeout_lease')
 })
 
-t.test('S19: success after the timeout stays FAILED; the result is kept as evidence', async t => {
+t.test('S19 success after the timeout stays FAILED; the result is kept as evidence', async t => {
   given(
     submitted(0, {
       timeouts: { ...TIMEOUTS, executionMs: 500 },
@@ -204,7 +204,7 @@ t.test('S19: success after the timeout stays FAILED; the result is kept as evide
     .thenTask(t, { status: 'FAILED', cause: 'timed_out', timer: 'execution', lateResults: 1 })
 })
 
-t.test('S20: a result that is in the log first wins over the timer, even past the deadline', async t => {
+t.test('S20 a result that is in the log first wins over the timer, even past the deadline', async t => {
   running
     .when(10 + TIMEOUTS.executionMs + 1, succeed())
     .thenAccepted(t, 'TaskSucceeded')
@@ -212,7 +212,7 @@ t.test('S20: a result that is in the log first wins over the timer, even past th
     .thenRefused(t, 'task_finished')
 })
 
-t.test('S31: a result for an attempt in backoff is superseded, and cancel works at once', async t => {
+t.test('S31 a result for an attempt in backoff is superseded, and cancel works at once', async t => {
   running
     .when(20, fail({ retryAfterMs: 3_600_000 }))
     .thenAccepted(t, 'TaskAttemptFailed')
@@ -224,7 +224,7 @@ t.test('S31: a result for an attempt in backoff is superseded, and cancel works 
     .thenTask(t, { status: 'CANCELLED' })
 })
 
-t.test('S21: a cancelled task that reports FAIL gets no second attempt', async t => {
+t.test('S21 a cancelled task that reports FAIL gets no second attempt', async t => {
   running
     .when(20, cancel())
     .thenAccepted(t, 'TaskCancelled')
@@ -237,7 +237,7 @@ t.test('S21: a cancelled task that reports FAIL gets no second attempt', async t
     .thenRefused(t, 'unknown_attempt')
 })
 
-t.test('S23: after CANCELLED nothing changes the state', async t => {
+t.test('S23 after CANCELLED nothing changes the state', async t => {
   const finished = given(submitted(), started(10), cancelled(20))
   finished
     .when(30, succeed())
@@ -337,7 +337,7 @@ t.test('a result after the attempt was handed back is late', async t => {
     .thenTask(t, { status: 'PENDING', attempt: 2 })
 })
 
-t.test('S65: only the instant of the decision counts, whatever a worker believes', async t => {
+t.test('S65 only the instant of the decision counts, whatever a worker believes', async t => {
   running
     .when(2_010, timeout('lease', { lastHeartbeatAt: T0 + 300_000, leaseEndedAt: T0 + 302_000 }))
     .thenRefused(t, 'not_due')

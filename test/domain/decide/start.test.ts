@@ -92,7 +92,7 @@ t.test('START of an attempt that is over is stale, of one to come unknown', asyn
     .thenAccepted(t, 'TaskStarted', { attempt: 2 })
 })
 
-t.test('S28: START after SUCCEED leaves the outcome as it is', async t => {
+t.test('S28 START after SUCCEED leaves the outcome as it is', async t => {
   given(submitted(), started(10))
     .when(20, succeed())
     .thenAccepted(t, 'TaskSucceeded')
@@ -103,7 +103,7 @@ t.test('S28: START after SUCCEED leaves the outcome as it is', async t => {
     .thenTask(t, { status: 'SUCCESS', revision: 2 })
 })
 
-t.test('S28: SUCCEED without START is refused and the task may still start', async t => {
+t.test('S28 SUCCEED without START is refused and the task may still start', async t => {
   given(submitted())
     .when(10, succeed())
     .thenRefused(t, 'illegal_transition')

@@ -29,7 +29,7 @@ t.test('SUBMIT with a runAt in the past starts the clocks now', async t => {
     .thenAccepted(t, 'TaskSubmitted', { runAt: T0 + 5 })
 })
 
-t.test('S63: a delay of zero is no delay', async t => {
+t.test('S63 a delay of zero is no delay', async t => {
   given()
     .when(5, submit({ delayMs: 0 }))
     .thenAccepted(t, 'TaskSubmitted', { runAt: T0 + 5 })
@@ -57,7 +57,7 @@ t.test('another request under the same key is refused, even with the same comman
     .thenRefused(t, 'idempotency_key_reused')
 })
 
-t.test('S02: a task that nobody starts times out by its queue timer', async t => {
+t.test('S02 a task that nobody starts times out by its queue timer', async t => {
   const waiting = given(submitted())
   waiting.when(TIMEOUTS.queueMs - 1, timeout('queue')).thenRefused(t, 'not_due')
   waiting

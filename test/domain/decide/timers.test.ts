@@ -32,7 +32,7 @@ t.test('a timer that fires early is refused as not_due, at its date accepted', a
       from: 'PROCESSING',
       since: T0 + 10,
       limitMs: dates[timer] - 10,
-      charged: true,
+      charged: timer === 'execution',
       retryAt: T0 + dates[timer] + 1_000,
     })
   }
@@ -89,7 +89,7 @@ t.test('queue is counted anew each time a task goes back', async t => {
     .thenAccepted(t, 'TaskTimedOut', { since: T0 + 59_000, limitMs: TIMEOUTS.queueMs })
 })
 
-t.test('S26: a silent second attempt times out as well, counted from its own START', async t => {
+t.test('S26 a silent second attempt times out as well, counted from its own START', async t => {
   const again = running
     .when(10 + TIMEOUTS.executionMs, timeout('execution'))
     .thenAccepted(t, 'TaskAttemptTimedOut')

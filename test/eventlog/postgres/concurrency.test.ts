@@ -35,7 +35,7 @@ async function someoneWaits(client: pg.Client): Promise<void> {
   while (Number((await client.query(waiting)).rows[0].count) === 0);
 }
 
-t.test('a slow commit before a fast one: both are followed, in the order of positions (S16)', async t => {
+t.test('S16 a slow commit before a fast one: both are followed, in the order of positions', async t => {
   const { log, session } = await setup(t)
   const slow = await session()
   const slowEvent = anEvent()

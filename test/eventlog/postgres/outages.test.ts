@@ -126,14 +126,14 @@ async function behindProxy(t: Test) {
   return { url, proxy, log: await open(t, address.href, { appendTimeoutMs: 500 }) }
 }
 
-t.test('the answer to an append is lost: the same bytes again are one event (S14)', async t => {
+t.test('S14 the answer to an append is lost: the same bytes again are one event', async t => {
   const { proxy, log, url } = await behindProxy(t)
   await log.appendMany([anAppend()])
   const append = anAppend({ events: someEvents(2) })
   proxy.loseAnswers()
   await t.rejects(log.appendMany([append]), UNAVAILABLE)
   t.equal(await countOf(url, append.stream), 2, 'it was stored')
-  proxy.heal()
+  proxy.restore()
   t.match(await log.appendMany([append]), [{ kind: 'appended', revision: 1 }])
   t.equal(await countOf(url, append.stream), 2)
 })
@@ -146,14 +146,14 @@ const countOf = async (url: string, stream: string): Promise<number> =>
 t.test('the network hangs: an append answers in time, and a follower goes on when it is back', async t => {
   const { proxy, log } = await behindProxy(t)
   await log.appendMany([anAppend()])
-  proxy.hang()
+  proxy.hold()
   const append = anAppend()
   const startedAt = performance.now()
   await t.rejects(log.appendMany([append]), UNAVAILABLE)
   const tookMs = performance.now() - startedAt
   t.ok(tookMs < 1_500, `${Math.round(tookMs)} ms`)
   const followed = followUntil(log, null, 2)
-  proxy.heal()
+  proxy.restore()
   await appendUntilAnswered(log, append)
   t.equal((await followed).length, 2)
 })
@@ -162,7 +162,7 @@ t.test('a log behind a network that hangs can be closed', async t => {
   const { proxy, log } = await behindProxy(t)
   const followed = log.follow(null, async () => {}, new AbortController().signal)
   await appendUntilAnswered(log)
-  proxy.hang()
+  proxy.hold()
   const startedAt = performance.now()
   await log.close()
   await followed
