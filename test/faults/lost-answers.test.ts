@@ -12,7 +12,7 @@ const WORKERS = 4
 /** The longest that a request is let live before its connection is cut. */
 const CUT_MS = 15
 
-t.test('answers get lost at random, and every task has one outcome', { timeout: 120_000 }, async t => {
+t.test('S14 answers get lost at random, and every task has one outcome', { timeout: 120_000 }, async t => {
   const { api, service } = await startApi(t)
   let lost = 0
 

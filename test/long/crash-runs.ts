@@ -4,20 +4,20 @@
  * the rows are the fold, and the chains of hashes are whole. All that is random comes from the seed.
  */
 import assert from 'node:assert/strict'
-import { type ChildProcess, spawn } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
 import pg from 'pg'
 import { type Audit, auditLog } from '../../src/engine/audit.ts'
 import { openPostgresEventLog } from '../../src/eventlog/postgres/postgres-event-log.ts'
 import { startEmbeddedPostgres } from '../../src/runtime/embedded-postgres.ts'
 import { type Client, createClient, RollcallError } from '../../src/sdk/client.ts'
+import { ended, readyLine, spawnProgram } from '../faults/harness/processes.ts'
+import { Random } from '../faults/harness/random.ts'
 import { differences } from '../support/compare.ts'
 
 export interface CrashOptions {
@@ -90,7 +90,7 @@ interface Accepted extends CrashPayload {
 class CrashRun {
   readonly #seed: number
   readonly #options: Required<CrashOptions>
-  readonly #random: () => number
+  readonly #random: Random
   readonly #children = new Set<ChildProcess>()
   readonly #accepted: Accepted[] = []
   readonly #began = performance.now()
@@ -100,7 +100,7 @@ class CrashRun {
   constructor(seed: number, options: CrashOptions) {
     this.#seed = seed
     this.#options = { tasks: 500, clients: 4, workers: 3, log: () => {}, ...options }
-    this.#random = randomFrom(seed)
+    this.#random = new Random(seed)
   }
 
   async run(): Promise<CrashReport> {
@@ -114,9 +114,9 @@ class CrashRun {
       Array.from({ length: workers }, (_, index) => this.#startWorker(`worker-${index}`)),
     )
 
-    const killsServiceAt = this.#between(0.1, 0.9) * TRAFFIC_MS
-    const killsWorkerAt = this.#between(0.1, 1) * TRAFFIC_MS
-    const victim = crew[Math.floor(this.#random() * crew.length)]!
+    const killsServiceAt = this.#random.between(0.1, 0.9) * TRAFFIC_MS
+    const killsWorkerAt = this.#random.between(0.1, 1) * TRAFFIC_MS
+    const victim = this.#random.pick(crew)
     // Drawn before anything runs side by side, so that the seed decides whatever the order.
     const plans = Array.from({ length: clients }, (_, index) =>
       Array.from({ length: tasks / clients }, (_, nth) => this.#plan(index * (tasks / clients) + nth)),
@@ -138,11 +138,16 @@ class CrashRun {
 
   /** What a task does, what its client does, and when. */
   #plan(number: number): Plan {
-    const ends = this.#random() < 0.7 ? 'succeeds' : ENDS[Math.floor(this.#random() * ENDS.length)]!
+    const ends = this.#random.chance(0.7) ? 'succeeds' : this.#random.pick(ENDS)
     return {
-      payload: { number, ends, workMs: Math.floor(this.#between(0, WORK_MS)), steps: this.#random() < 0.2 },
-      pauseMs: this.#between(0, (2 * TRAFFIC_MS) / (this.#options.tasks / this.#options.clients)),
-      cancels: this.#random() < 0.05,
+      payload: {
+        number,
+        ends,
+        workMs: Math.floor(this.#random.between(0, WORK_MS)),
+        steps: this.#random.chance(0.2),
+      },
+      pauseMs: this.#random.between(0, (2 * TRAFFIC_MS) / (this.#options.tasks / this.#options.clients)),
+      cancels: this.#random.chance(0.05),
     }
   }
 
@@ -237,22 +242,19 @@ class CrashRun {
   async #startService(): Promise<ChildProcess> {
     const folder = ['--port', String(this.#port), '--data-dir', this.#dataDir]
     const service = this.#spawn('src/cli/main.ts', ['dev', ...folder, '--json'])
-    await readyLine(service, READY_MS)
+    await ready(service)
     this.#say('the service is ready')
     return service
   }
 
   async #startWorker(name: string): Promise<ChildProcess> {
     const worker = this.#spawn('test/long/crash-worker.ts', [this.#url, name])
-    await readyLine(worker, READY_MS)
+    await ready(worker)
     return worker
   }
 
   #spawn(program: string, given: string[]): ChildProcess {
-    const child = spawn(process.execPath, ['--import=tsx', program, ...given], {
-      cwd: fileURLToPath(new URL('../..', import.meta.url)),
-      stdio: ['ignore', 'pipe', 'ignore'],
-    })
+    const child = spawnProgram(program, given)
     this.#children.add(child)
     child.once('exit', () => this.#children.delete(child))
     return child
@@ -273,10 +275,6 @@ class CrashRun {
   async #after(ms: number, what: () => Promise<void>): Promise<void> {
     await sleep(ms)
     await what()
-  }
-
-  #between(from: number, to: number): number {
-    return from + this.#random() * (to - from)
   }
 
   #say(line: string): void {
@@ -305,19 +303,9 @@ async function cancel(client: Client, taskId: string): Promise<boolean> {
   }
 }
 
-/** Waits for the line by which a process says that it is ready. */
-async function readyLine(child: ChildProcess, ms: number): Promise<void> {
-  const lines = createInterface({ input: child.stdout! })
-  const ready = (async () => {
-    for await (const line of lines) if (line.includes('"ready":true')) return true
-    return false
-  })()
-  const said = await Promise.race([ready, sleep(ms, false, { ref: false })])
+async function ready(child: ChildProcess): Promise<void> {
+  const said = await Promise.race([readyLine(child), sleep(READY_MS, null, { ref: false })])
   assert.ok(said, 'a process gets ready')
-}
-
-async function ended(child: ChildProcess): Promise<void> {
-  if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
 }
 
 async function freePort(): Promise<number> {
@@ -327,15 +315,4 @@ async function freePort(): Promise<number> {
   server.close()
   await once(server, 'close')
   return port
-}
-
-/** Mulberry32: small, and the same numbers everywhere. */
-function randomFrom(seed: number): () => number {
-  let state = seed >>> 0
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1)
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
 }
