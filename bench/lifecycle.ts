@@ -32,6 +32,7 @@ const submission = { type: 'bench.task', payload, labels: { project: 'bench', st
 interface Service {
   child: ChildProcess
   url: string
+  databaseUrl: string
   postgresPid: number
   ask<T>(what: 'usage' | 'lag' | 'stop'): Promise<T>
 }
@@ -57,7 +58,7 @@ export async function startBenchService(): Promise<Service & { stop(): Promise<v
       child.on('message', onMessage)
       child.once('exit', onExit)
     })
-  const ready = await next<{ url: string; postgresPid: number }>('ready')
+  const ready = await next<{ url: string; databaseUrl: string; postgresPid: number }>('ready')
   const ask = <T>(what: 'usage' | 'lag' | 'stop'): Promise<T> => {
     const answer = next<T>(what)
     child.send({ ask: what })

@@ -64,10 +64,28 @@ export function fenced(error: Error & { code?: string }): never {
   throw error.code === TAKEN_OVER ? new ProjectorFencedError(error.message, { cause: error }) : error
 }
 
-/** Renews the lease where nothing is new. @throws ProjectorFencedError */
-export async function renew(db: Queryable, name: string, holder: string, leaseMs: number): Promise<void> {
-  if (!(await acquire(db, name, holder, leaseMs)))
-    throw new ProjectorFencedError(`projector ${name} was taken over by another process`)
+/**
+ * Renews the lease where nothing is new.
+ *
+ * @throws ProjectorFencedError when the row is not where this projector left it: taken over, or emptied for a rebuild
+ */
+export async function renew(
+  db: Queryable,
+  name: string,
+  holder: string,
+  leaseMs: number,
+  at: Checkpoint | null,
+): Promise<void> {
+  const renewed = await db.query({
+    name: 'projector-renew',
+    text: `UPDATE rollcall.projectors SET held_until = clock_timestamp() + $3 * interval '1 millisecond'
+            WHERE name = $1 AND holder = $2 AND position IS NOT DISTINCT FROM $4`,
+    values: [name, holder, leaseMs, at?.position ?? null],
+  })
+  if (!renewed.rowCount)
+    throw new ProjectorFencedError(
+      `projector ${name} was taken over by another process, or its place was moved`,
+    )
 }
 
 /** Gives the lease up, so that another projector need not wait for its end. */

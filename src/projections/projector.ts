@@ -124,7 +124,7 @@ export class Projector {
     const last = batch.at(-1)
     if (!last) {
       if (performance.now() - this.#renewedAt < this.#leaseMs / 4) return
-      await readModel.renew(PROJECTOR_NAME, this.#holder, this.#leaseMs)
+      await readModel.renew(PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint)
       this.#renewedAt = performance.now()
       return
     }

@@ -46,8 +46,13 @@ export interface ReadModel {
    * @throws ProjectorFencedError when the checkpoint is not where this projector left it: nothing was written
    */
   write(tasks: readonly Task[], unread: readonly SetAside[], step: Step): Promise<Written>
-  /** Renews the lease where nothing is new. @throws ProjectorFencedError */
-  renew(name: string, holder: string, leaseMs: number): Promise<void>
+  /**
+   * Renews the lease where nothing is new.
+   *
+   * @param at where this projector stands
+   * @throws ProjectorFencedError when the checkpoint is elsewhere: taken over, or emptied for a rebuild
+   */
+  renew(name: string, holder: string, leaseMs: number, at: Checkpoint | null): Promise<void>
   /** Gives the lease up, so that another projector need not wait for its end. */
   giveUp(name: string, holder: string): Promise<void>
 }

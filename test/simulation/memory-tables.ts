@@ -340,9 +340,11 @@ export class MemoryTables implements WorkState, ReadModel {
     return { moved, aside: unread }
   }
 
-  async renew(name: string, holder: string, leaseMs: number): Promise<void> {
-    if (!(await this.acquire(name, holder, leaseMs)))
-      throw new ProjectorFencedError(`projector ${name} was taken over by another process`)
+  async renew(name: string, holder: string, leaseMs: number, at: Checkpoint | null): Promise<void> {
+    const row = this.#projectors.get(name)
+    if (row?.holder === holder && row.checkpoint?.position === at?.position)
+      row.heldUntil = this.#now() + leaseMs
+    else throw new ProjectorFencedError(`projector ${name} was taken over by another process`)
   }
 
   async giveUp(name: string, holder: string): Promise<void> {

@@ -228,8 +228,13 @@ t.test('a heartbeat that races the timers: one of them wins, and the log agrees 
     return one?.kind === 'task' && one.task.status === 'PROCESSING'
   })
   t.strictSame(runs.sort(), held.sort(), 'held is what runs, lost is what timed out')
+  // On a slow machine the backoff of the first ones is over by now.
   for (const taskId of lost)
-    t.strictSame(await typesOf(parts.log, taskId), ['TaskSubmitted', 'TaskStarted', 'TaskAttemptTimedOut'])
+    t.strictSame((await typesOf(parts.log, taskId)).slice(0, 3), [
+      'TaskSubmitted',
+      'TaskStarted',
+      'TaskAttemptTimedOut',
+    ])
 })
 
 t.test('a lease that was taken before its process died is taken to the log by another', async t => {

@@ -1,6 +1,7 @@
 /** The read model in Postgres: the statements are in `../migrations`, what a row is beside the table's name. */
 import type { Pool } from 'pg'
 import type { Task } from '../../domain/task.ts'
+import type { Checkpoint } from '../../eventlog/event-log.ts'
 import { acquire, advance, advanceArguments, fenced, giveUp, renew } from '../checkpoint.ts'
 import { inTransaction, isUnfit } from '../database.ts'
 import { projectArguments, projectEach, whichMoved } from '../projection.ts'
@@ -17,8 +18,8 @@ export class PostgresReadModel implements ReadModel {
     return acquire(this.#pool, name, holder, leaseMs)
   }
 
-  renew(name: string, holder: string, leaseMs: number): Promise<void> {
-    return renew(this.#pool, name, holder, leaseMs)
+  renew(name: string, holder: string, leaseMs: number, at: Checkpoint | null): Promise<void> {
+    return renew(this.#pool, name, holder, leaseMs, at)
   }
 
   giveUp(name: string, holder: string): Promise<void> {
