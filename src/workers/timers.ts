@@ -45,6 +45,8 @@ const DUE_PER_LOOK = 2_000
 const OFFERS_PER_LOOK = 1_000
 /** A pause between two looks longer than this means that workers may have gone unheard. */
 const GAP_MS = 2_000
+/** A look that takes longer says that it goes on: a commit, so not with every portion. */
+const KEEP_MS = 300
 const GRACE_MS = 10_000
 const LONGEST_PAUSE_MS = 5_000
 /** Left to others between two looks that take longer than the interval. */
@@ -154,6 +156,7 @@ export class Timers {
   /** Portion after portion, with a pause in between, until nothing is due or the look has asked enough. */
   async #fireDue(): Promise<void> {
     const look = { fires: 0, seen: 0 }
+    let keptAt = performance.now()
     while (!this.#logIsAway) {
       const began = performance.now()
       const before = look.fires
@@ -170,7 +173,10 @@ export class Timers {
       this.#portion = Math.min(Math.max(PORTION.least, Math.floor(late)), PORTION.most)
       if (look.fires >= FIRES_PER_LOOK) return
       // A long look is no gap; one in which this process stood still is, and the next look begins with it.
-      if (!(await this.#options.workState.keepLook(GAP_MS))) return
+      if (performance.now() - keptAt > KEEP_MS) {
+        if (!(await this.#options.workState.keepLook(GAP_MS))) return
+        keptAt = performance.now()
+      }
     }
   }
 
