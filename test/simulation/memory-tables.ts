@@ -347,6 +347,11 @@ export class MemoryTables implements WorkState, ReadModel {
     else throw new ProjectorFencedError(`projector ${name} was taken over by another process`)
   }
 
+  /** How far a projector has come. */
+  placeOf(name: string): string | undefined {
+    return this.#projectors.get(name)?.checkpoint?.position
+  }
+
   async giveUp(name: string, holder: string): Promise<void> {
     const row = this.#projectors.get(name)
     if (row?.holder === holder) row.holder = null

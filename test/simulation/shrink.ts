@@ -11,7 +11,7 @@ export async function shrink(failing: SimulationOptions): Promise<SimulationRepo
   let shortest = await simulate(options)
   const attempt = async (fewer: SimulationOptions): Promise<boolean> => {
     const report = await simulate(fewer)
-    if (report.violations.length === 0) return false
+    if (report.violations.length === 0 || storyOf(report).length > storyOf(shortest).length) return false
     options = fewer
     shortest = report
     return true

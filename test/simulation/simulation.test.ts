@@ -36,6 +36,6 @@ for (const [guard, broken] of Object.entries(BROKEN))
     if (!found) return
     const shortest = await shrink({ seed: found.seed, broken })
     t.ok(shortest.violations.length > 0)
-    t.ok(shortest.story.length <= found.story.length)
+    t.ok(storyOf(shortest).length <= storyOf(found).length)
     t.comment(`seed ${found.seed}: ${shortest.violations[0]}`)
   })

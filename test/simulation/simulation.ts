@@ -14,6 +14,7 @@ import { Lifecycles } from '../../src/engine/lifecycles.ts'
 import { decodeEvent, streamOf } from '../../src/eventlog/codec.ts'
 import type { EventLog } from '../../src/eventlog/event-log.ts'
 import { createMemoryEventLog } from '../../src/eventlog/memory/memory-event-log.ts'
+import { PROJECTOR_NAME } from '../../src/projections/projector.ts'
 import { client, LEASE_MS, Worker } from './actors.ts'
 import { MemoryTables } from './memory-tables.ts'
 import { Service } from './service.ts'
@@ -95,6 +96,8 @@ export class Simulation {
   readonly #held = new Map<string, Instant>()
   readonly #violations = new Set<string>()
   #clientsLeft = 0
+  /** Where the log ends, as of the last step. */
+  #end: string | undefined
 
   constructor(world: World, log: EventLog, lifecycles: Lifecycles, options: SimulationOptions) {
     this.world = world
@@ -135,8 +138,8 @@ export class Simulation {
       this.over = true
       const rest = world.now
       await world.run(
-        () => world.now - rest >= REST_MS,
-        () => {},
+        () => world.now - rest >= REST_MS && this.#tables.placeOf(PROJECTOR_NAME) === this.#end,
+        () => void this.#log.head().then(head => (this.#end = head?.position)),
       )
     } catch (error) {
       this.#violations.add(`it did not come to an end: ${(error as Error).stack}`)
