@@ -38,6 +38,10 @@ export interface ActAnswer {
   act: Act
   /** accepted, the code of a refusal, or null where none came. */
   said: string | null
+  /** How often it was sent. */
+  sent: number
+  /** When the answer came, in milliseconds since 1970. */
+  at: number
 }
 
 export interface ClientAnswers {

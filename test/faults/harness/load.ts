@@ -131,15 +131,20 @@ export class Load {
     const { taskId } = task
     if (taskId === null) return
     await this.#pause(act.afterMs)
-    const answer: ActAnswer = { taskId, act, said: null }
+    const answer: ActAnswer = { taskId, act, said: null, sent: 0, at: 0 }
     this.answers.acts.push(answer)
     try {
       if (act.what === 'retry') await this.#untilFailed(taskId)
-      const view = await this.#ask(client => ask(client, taskId, act))
+      const view = await this.#ask(client => {
+        answer.sent++
+        return ask(client, taskId, act)
+      })
+      answer.at = Date.now()
       if (!view) return
       this.#see(view)
       answer.said = 'accepted'
     } catch (error) {
+      answer.at = Date.now()
       if (error instanceof RollcallError) answer.said = error.code
       if (!EXPECTED_REFUSALS[act.what].includes(answer.said ?? '')) this.#strange(error)
     }
