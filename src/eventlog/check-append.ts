@@ -97,6 +97,12 @@ function checkMember({ stream, events }: Append): number | Rejection {
     if (fault) return invalid(`event ${index} of the append: ${fault}`)
     bytes += size
   }
+  if (bytes > EVENT_BYTES_MAX)
+    return {
+      kind: 'rejected',
+      reason: 'too_large',
+      message: `the append has ${bytes} bytes; ${EVENT_BYTES_MAX} are allowed`,
+    }
   if (events.length > 1 && new Set(events.map(event => event.id)).size < events.length)
     return invalid('two of its events have the same id')
   return bytes

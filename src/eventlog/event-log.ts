@@ -58,7 +58,12 @@ export interface StreamSlice {
 }
 
 export interface EventLog {
-  /** Identity of this log, made when it was created; a restored older copy keeps it and is noticed by event ids. */
+  /**
+   * Identity of this log, made when it was created; a restored older copy keeps it and is noticed by event ids.
+   *
+   * @throws LogUnavailableError while a log that is opened without being reached has not been reached yet; after
+   *   any call that was answered it is known
+   */
   readonly id: string
 
   /**
@@ -106,12 +111,27 @@ export interface EventLog {
    */
   countAfter(from: Checkpoint | null, limit: number): Promise<number>
 
+  /**
+   * Seals the log because another takes its place, or opens it again with null. Once it resolves no process
+   * appends to it any more, so that its head is its last: every append throws LogSealedError. Reading goes on.
+   *
+   * @param movedTo id of the log that takes its place
+   * @throws LogUnavailableError when the outcome is not known; it may be asked again
+   */
+  seal(movedTo: string | null): Promise<void>
+
+  /** Id of the log that has taken this one's place, null while this one takes appends. */
+  sealedFor(): Promise<string | null>
+
   /** Ends connections and followers; safe to call twice. */
   close(): Promise<void>
 }
 
 export const APPEND_LIMITS = { appends: 1_000, events: 4_000, bytes: 8 * 1024 * 1024 } as const
-/** One event: content of 256 KiB each for at most two fields, and what stands around it. */
+/**
+ * One event: content of 256 KiB each for at most two fields, and what stands around it. The events of one append
+ * together, too: EventStoreDB takes 1 MiB an append, and what one adapter takes the others take.
+ */
 export const EVENT_BYTES_MAX = 900 * 1024
 export const READ_LIMITS = { events: 1_000, bytes: 8 * 1024 * 1024 } as const
 export const FOLLOW_IDLE_MS = 500
@@ -124,6 +144,16 @@ export class LogContractError extends Error {
 /** The log did not answer in time or could not be reached. An append may or may not have happened. */
 export class LogUnavailableError extends Error {
   readonly code = 'log_unavailable'
+}
+
+/** The log was moved to another one and takes no appends any more; nothing of the call was stored. */
+export class LogSealedError extends LogUnavailableError {
+  readonly movedTo: string
+
+  constructor(id: string, movedTo: string) {
+    super(`log ${id} is sealed: it was moved to log ${movedTo}; run the service on that one`)
+    this.movedTo = movedTo
+  }
 }
 
 /** The log no longer holds what a follower had handled: restored from an older copy, or another log. */

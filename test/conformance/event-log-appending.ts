@@ -163,6 +163,7 @@ async function independence(t: Test, log: EventLog): Promise<void> {
 }
 
 const huge = JSON.stringify('x'.repeat(EVENT_BYTES_MAX))
+const half = JSON.stringify('x'.repeat(EVENT_BYTES_MAX / 2))
 const same = anEvent()
 const BAD_MEMBERS: [string, Partial<Append>, 'invalid_event' | 'too_large'][] = [
   ['an id that is no UUID', { events: [anEvent({ id: 'abc' })] }, 'invalid_event'],
@@ -184,6 +185,7 @@ const BAD_MEMBERS: [string, Partial<Append>, 'invalid_event' | 'too_large'][] = 
   ['a second event that is bad', { events: [anEvent(), anEvent({ data: '' })] }, 'invalid_event'],
   ['one id twice', { events: [same, same] }, 'invalid_event'],
   ['an event that is too large', { events: [anEvent({ data: huge })] }, 'too_large'],
+  ['events that are too large together', { events: someEvents(2, { data: half }) }, 'too_large'],
   ['no stream name', { stream: '' }, 'invalid_event'],
   ['a stream name with a NUL', { stream: 'a\u0000' }, 'invalid_event'],
   ['a stream of the system', { stream: '$all' }, 'invalid_event'],

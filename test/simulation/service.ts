@@ -45,6 +45,8 @@ function reachLog(world: World, by: Process, log: EventLog, gone: AbortSignal): 
     readStreams: streams => ask(() => log.readStreams(streams)),
     countAfter: (from, limit) => ask(() => log.countAfter(from, limit)),
     head: () => ask(() => log.head()),
+    seal: movedTo => ask(() => log.seal(movedTo)),
+    sealedFor: () => ask(() => log.sealedFor()),
     follow: (
       from: Checkpoint | null,
       onBatch: (batch: readonly StoredEvent[]) => Promise<void>,

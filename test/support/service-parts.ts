@@ -144,6 +144,8 @@ export function wrapLog(log: EventLog, over: Partial<EventLog>): EventLog {
     follow: (from, onBatch, signal) => log.follow(from, onBatch, signal),
     head: () => log.head(),
     countAfter: (from, limit) => log.countAfter(from, limit),
+    seal: movedTo => log.seal(movedTo),
+    sealedFor: () => log.sealedFor(),
     close: () => log.close(),
     ...over,
   }

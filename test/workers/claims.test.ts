@@ -22,6 +22,7 @@ import {
   submitTasks,
   typesOf,
   until,
+  wrapLog,
 } from '../support/service-parts.ts'
 
 /** A claim that looks by itself needs half a second. */
@@ -128,20 +129,14 @@ t.test('S14 a claim whose STARTs were stored and whose answers were lost finds i
   // The projector does not get to see the START before the claim is asked again.
   await parts.projector.stop()
   const lossy = await startEngine(
-    {
-      id: parts.log.id,
+    wrapLog(parts.log, {
       appendMany: async appends => {
         const results = await parts.log.appendMany(appends)
         if (appends[0]!.stream.startsWith('task-')) throw new LogUnavailableError('the answer is lost')
         return results
       },
-      readStream: (...call) => parts.log.readStream(...call),
-      readStreams: streams => parts.log.readStreams(streams),
-      follow: (...call) => parts.log.follow(...call),
-      head: () => parts.log.head(),
-      countAfter: (...call) => parts.log.countAfter(...call),
       close: async () => {},
-    },
+    }),
     { clock: parts.clock, appendDeadlineMs: 1 },
   )
   const claim = aClaim({ max: 2 })

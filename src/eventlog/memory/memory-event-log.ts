@@ -10,6 +10,7 @@ import {
   type Checkpoint,
   type EventLog,
   FOLLOW_IDLE_MS,
+  LogSealedError,
   LogUnavailableError,
   LogWentBackwardsError,
   READ_LIMITS,
@@ -17,9 +18,15 @@ import {
   type StreamSlice,
 } from '../event-log.ts'
 
-/** @param options.id identity of the log; a new one when absent */
-export function createMemoryEventLog(options: { id?: string } = {}): EventLog {
-  return new MemoryEventLog(options.id ?? randomUUID())
+export interface MemoryEventLogOptions {
+  /** Identity of the log; a new one when absent. */
+  id?: string
+  /** For whoever copies another log into this one: appends although it is sealed. */
+  pastSeal?: boolean
+}
+
+export function createMemoryEventLog(options: MemoryEventLogOptions = {}): EventLog {
+  return new MemoryEventLog(options.id ?? randomUUID(), options.pastSeal ?? false)
 }
 
 class MemoryEventLog implements EventLog {
@@ -29,15 +36,19 @@ class MemoryEventLog implements EventLog {
   readonly #streams = new Map<string, StoredEvent[]>()
   /** Followers that wait at the end. */
   readonly #waiting = new Set<() => void>()
+  readonly #pastSeal: boolean
+  #movedTo: string | null = null
   #closed = false
 
-  constructor(id: string) {
+  constructor(id: string, pastSeal: boolean) {
     this.id = id
+    this.#pastSeal = pastSeal
   }
 
   async appendMany(appends: readonly Append[]): Promise<AppendResult[]> {
     const rejections = checkAppends(appends)
     this.#assertOpen()
+    if (this.#movedTo !== null && !this.#pastSeal) throw new LogSealedError(this.id, this.#movedTo)
     const before = this.#events.length
     const results = appends.map((append, index) => rejections[index] ?? this.#append(append))
     if (this.#events.length > before) this.#wake()
@@ -90,6 +101,16 @@ class MemoryEventLog implements EventLog {
     this.#assertOpen()
     const handled = from === null ? 0 : this.#indexOf(from) + 1
     return Math.min(limit, this.#events.length - handled)
+  }
+
+  async seal(movedTo: string | null): Promise<void> {
+    this.#assertOpen()
+    this.#movedTo = movedTo
+  }
+
+  async sealedFor(): Promise<string | null> {
+    this.#assertOpen()
+    return this.#movedTo
   }
 
   async close(): Promise<void> {

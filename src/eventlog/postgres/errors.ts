@@ -1,6 +1,6 @@
 /** Which failures of Postgres mean what. Codes are matched, never texts. */
 import pg from 'pg'
-import { LogUnavailableError } from '../event-log.ts'
+import { LogSealedError, LogUnavailableError } from '../event-log.ts'
 
 /**
  * SQLSTATEs, or their classes, after which the same call may succeed: the server is away, busy, out of
@@ -40,6 +40,15 @@ const BUGS = [TypeError, RangeError, ReferenceError, SyntaxError]
 /** Whether Postgres refuses a value of the call, so that the same call can never succeed. */
 export const isBadValue = (error: unknown): boolean =>
   error instanceof pg.DatabaseError && !isUnavailable(error) && matches(error.code, BAD_VALUE)
+
+/** Ours: the log takes no appends; the detail is the log that has taken its place. */
+const SEALED = 'RC002'
+
+/** LogSealedError where Postgres says that the log is sealed, the error itself otherwise. */
+export const asSealed = (error: unknown, logId: string): unknown =>
+  error instanceof pg.DatabaseError && error.code === SEALED
+    ? new LogSealedError(logId, error.detail ?? 'unknown')
+    : error
 
 /** What the port throws for an error: LogUnavailableError where it is one, the error itself otherwise. */
 export function asLogError(error: unknown, what: string): unknown {

@@ -15,8 +15,9 @@ import {
 } from '../event-log.ts'
 import { append } from './append.ts'
 import { Connections, clientConfig } from './connections.ts'
+import { asSealed } from './errors.ts'
 import { follow } from './follow.ts'
-import { countAfter, readHead, readLogId, readStream, readStreams } from './read.ts'
+import { countAfter, readHead, readLogId, readMovedTo, readStream, readStreams } from './read.ts'
 import { Tail } from './tail.ts'
 import { WakeUps } from './wake-ups.ts'
 
@@ -28,6 +29,8 @@ export interface PostgresEventLogOptions {
   readTimeoutMs?: number
   /** Connections for reading; followers hold one only while they read. */
   readConnections?: number
+  /** For whoever copies another log into this one: appends although it is sealed. */
+  pastSeal?: boolean
   logger?: BaseLogger
 }
 
@@ -42,11 +45,9 @@ const APPEND_CONNECTIONS = 2
 export async function openPostgresEventLog(options: PostgresEventLogOptions): Promise<EventLog> {
   const { connectionString, appendTimeoutMs = 5_000, readTimeoutMs = 10_000, readConnections = 8 } = options
   const { logger } = options
-  const appending = new Connections(
-    { ...clientConfig(connectionString, appendTimeoutMs), max: APPEND_CONNECTIONS },
-    appendTimeoutMs,
-    logger,
-  )
+  const appendConfig = clientConfig(connectionString, appendTimeoutMs)
+  if (options.pastSeal) appendConfig.options += ' -c rollcall_log.past_seal=on'
+  const appending = new Connections({ ...appendConfig, max: APPEND_CONNECTIONS }, appendTimeoutMs, logger)
   const readConfig = clientConfig(connectionString, readTimeoutMs)
   const reading = new Connections({ ...readConfig, max: readConnections }, readTimeoutMs, logger)
   try {
@@ -89,7 +90,7 @@ class PostgresEventLog implements EventLog {
     if (sound.length === 0) return results as AppendResult[]
     const answers = await append(this.#appending, sound, this.#tail).catch(error => {
       this.#tail.clear()
-      throw error
+      throw asSealed(error, this.id)
     })
     if (answers.some(({ kind }) => kind === 'appended')) this.#wakeUps.appended()
     const next = answers.values()
@@ -135,6 +136,16 @@ class PostgresEventLog implements EventLog {
   async countAfter(from: Checkpoint | null, limit: number): Promise<number> {
     this.#assertOpen()
     return countAfter(this.#reading, this.id, from, limit)
+  }
+
+  async seal(movedTo: string | null): Promise<void> {
+    this.#assertOpen()
+    await this.#appending.run({ name: 'seal', text: 'SELECT rollcall_log.seal($1)', values: [movedTo] })
+  }
+
+  async sealedFor(): Promise<string | null> {
+    this.#assertOpen()
+    return readMovedTo(this.#reading)
   }
 
   close(): Promise<void> {

@@ -154,6 +154,16 @@ export async function countAfter(
 /** Whether a text is a position of this adapter. */
 export const isPosition = (text: string): boolean => /^[1-9]\d{0,17}$/.test(text)
 
+/** Id of the log that has taken this one's place, null while this one takes appends. */
+export async function readMovedTo(connections: Connections): Promise<string | null> {
+  const [row] = await connections.run({
+    name: 'read_moved_to',
+    text: 'SELECT moved_to FROM rollcall_log.log_identity',
+    values: [],
+  })
+  return row?.[0] ?? null
+}
+
 /** Identity of the log that the connections lead to. */
 export async function readLogId(connections: Connections): Promise<string> {
   const [row] = await connections.run({
