@@ -1,7 +1,7 @@
 /**
  * The Postgres log on the embedded server with durable settings: appends in batches and one by one, following,
  * reading. Beside it, in the same run and on the same server, its limit: the same rows by a plain insert into an
- * equal table, without lock, heads or checks.
+ * equal table, without lock, heads or checks. Then the other adapters: memory, and EventStoreDB beside its client.
  */
 import { randomBytes, randomUUID } from 'node:crypto'
 import { chmod, mkdtemp, rm } from 'node:fs/promises'
@@ -13,10 +13,12 @@ import { DEFAULT_TIMEOUTS } from '../src/domain/limits.ts'
 import { DEFAULT_RETRY_POLICY } from '../src/domain/retry-policy.ts'
 import { decodeEvent, encodeEvent, streamOf } from '../src/eventlog/codec.ts'
 import type { Append, EventLog, StoredEvent } from '../src/eventlog/event-log.ts'
+import { createMemoryEventLog } from '../src/eventlog/memory/memory-event-log.ts'
 import { openPostgresEventLog } from '../src/eventlog/postgres/postgres-event-log.ts'
 import { startEmbeddedPostgres } from '../src/runtime/embedded-postgres.ts'
 import { migrate } from '../src/runtime/migrate.ts'
 import { assertDurable } from '../src/runtime/postgres-settings.ts'
+import { eventStoreDBFigures } from './eventlog-eventstoredb.ts'
 import { type BenchResult, machine, median, quantile, round, treeCpuSeconds } from './support.ts'
 
 const ROUNDS = 3
@@ -37,7 +39,11 @@ export async function bench(): Promise<BenchResult> {
     const figures = await measure(log, client, server.pid)
     await log.close()
     await client.end()
-    return { bench: 'eventlog', machine: machine(), figures }
+    return {
+      bench: 'eventlog',
+      machine: machine(),
+      figures: { ...figures, ...(await memoryFigures()), ...(await eventStoreDBFigures(anAppend)) },
+    }
   } finally {
     await server.stop()
     await rm(dataDir, { recursive: true, force: true })
@@ -73,9 +79,34 @@ async function measure(log: EventLog, client: pg.Client, serverPid: number): Pro
 
 type Keep = (name: string, value: number) => void
 
+async function memoryFigures(): Promise<Record<string, number>> {
+  const log = createMemoryEventLog()
+  const latencies: number[] = []
+  const batches = inBatches(EVENTS.batch500, 500)
+  const startedAt = performance.now()
+  for (const batch of batches) await log.appendMany(batch)
+  const perSecond = EVENTS.batch500 / ((performance.now() - startedAt) / 1_000)
+  for (const batch of inBatches(EVENTS.single, 1)) {
+    const sentAt = performance.now()
+    await log.appendMany(batch)
+    latencies.push(performance.now() - sentAt)
+  }
+  return {
+    memory_append_batch500_per_second: Math.round(perSecond),
+    memory_append_single_p99_ms: round(quantile(latencies, 0.99), 3),
+  }
+}
+
 async function appends(log: EventLog, serverPid: number, keep: Keep): Promise<void> {
   const append = (batch: Append[]) => log.appendMany(batch)
-  await timed('append_batch500', inBatches(EVENTS.batch500, 500), append, 1, serverPid, keep)
+  const calls: number[] = []
+  const call = async (batch: Append[]) => {
+    const startedAt = performance.now()
+    await append(batch)
+    calls.push(performance.now() - startedAt)
+  }
+  await timed('append_batch500', inBatches(EVENTS.batch500, 500), call, 1, serverPid, keep)
+  keep('append_batch500_p99_ms', quantile(calls, 0.99))
   await timed('append_batch500_two_callers', inBatches(EVENTS.batch500, 500), append, 2, serverPid, keep)
   await timed('append_batch50', inBatches(EVENTS.batch50, 50), append, 1, serverPid, keep)
   const latencies: number[] = []
