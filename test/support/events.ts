@@ -1,5 +1,6 @@
 /** Events for tests of the log, which knows nothing of tasks. */
 import { randomUUID } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
 import type { Append, EncodedEvent, EventLog, Expected, StoredEvent } from '../../src/eventlog/event-log.ts'
 
 export const anEvent = (fields: Partial<EncodedEvent> = {}): EncodedEvent => ({
@@ -42,3 +43,17 @@ export const given = ({ id, type, version, data, metadata }: EncodedEvent): Enco
   data,
   metadata,
 })
+
+/** Appends and repeats the same bytes until it is answered, as the engine does. @returns the first event's id */
+export async function appendUntilAnswered(log: EventLog, append: Append = anAppend()): Promise<string> {
+  for (;;) {
+    try {
+      const [result] = await log.appendMany([append])
+      if (result?.kind !== 'appended') throw new Error(`it was answered ${JSON.stringify(result)}`)
+      return append.events[0]!.id
+    } catch (error) {
+      if ((error as { code?: string }).code !== 'log_unavailable') throw error
+      await sleep(20)
+    }
+  }
+}

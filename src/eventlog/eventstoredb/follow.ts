@@ -12,6 +12,7 @@ import {
   LogWentBackwardsError,
   type StoredEvent,
 } from '../event-log.ts'
+import { unlessAborted } from '../unless-aborted.ts'
 import type { Connection } from './connection.ts'
 import type { Identity } from './identity.ts'
 import { isAfter, placeOf } from './names.ts'
@@ -91,6 +92,7 @@ async function open(
           return Subscription.open(connection, reader.names, last)
         })(),
         signal,
+        late => late.close(),
       )
       if (opened && delayMs > RETRY_MS.min) logger?.info('the log can be read again')
       return opened
@@ -146,19 +148,4 @@ class Watch {
       return true
     }
   }
-}
-
-/** The promise's result, or null as soon as the signal is aborted: a network that hangs must not delay the end. */
-function unlessAborted(promise: Promise<Subscription>, signal: AbortSignal): Promise<Subscription | null> {
-  return new Promise((resolve, reject) => {
-    let aborted = false
-    const abort = () => {
-      aborted = true
-      resolve(null)
-    }
-    signal.addEventListener('abort', abort)
-    promise
-      .then(opened => (aborted ? opened.close() : resolve(opened)), reject)
-      .finally(() => signal.removeEventListener('abort', abort))
-  })
 }

@@ -7,6 +7,7 @@ import type { Socket } from 'node:net'
 import pg from 'pg'
 import type { BaseLogger } from 'pino'
 import { LogUnavailableError } from '../event-log.ts'
+import { within } from '../within.ts'
 import { asLogError, isUnavailable } from './errors.ts'
 
 /** A row as Postgres wrote it. Numbers are parsed where they are used: a position can exceed a double. */
@@ -99,22 +100,4 @@ export class Connections {
 export function destroy(client: pg.ClientBase): void {
   // The types leave out the connection, and the client has no other way to be closed at once.
   ;(client as unknown as { connection: { stream: Socket } }).connection.stream.destroy()
-}
-
-/** The promise's result, or LogUnavailableError after the time. */
-export async function within<T>(timeoutMs: number, promise: Promise<T>, what: string): Promise<T> {
-  let timer: NodeJS.Timeout | undefined
-  const timeout = new Promise<never>((_, reject) => {
-    timer = setTimeout(
-      () => reject(new LogUnavailableError(`the log did not answer ${what} within ${timeoutMs} ms`)),
-      timeoutMs,
-    )
-  })
-  // Whatever the promise does after the time has been answered for.
-  promise.catch(() => {})
-  try {
-    return await Promise.race([promise, timeout])
-  } finally {
-    clearTimeout(timer)
-  }
 }

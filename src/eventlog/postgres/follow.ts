@@ -9,6 +9,7 @@ import {
   READ_LIMITS,
   type StoredEvent,
 } from '../event-log.ts'
+import { unlessAborted } from '../unless-aborted.ts'
 import type { Connections } from './connections.ts'
 import { isPosition, readLog, readLogId } from './read.ts'
 import type { Tail } from './tail.ts'
@@ -63,16 +64,6 @@ export async function follow(
       await wakeUps.wait(Math.max(1, IDLE_WAIT_MS - (performance.now() - calledAt)), signal)
     if (!ahead) readOn()
   }
-}
-
-/** The promise's result, or null as soon as the signal is aborted: a network that hangs must not delay the end. */
-function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T | null> {
-  // No race with one promise for the whole life: it would keep a reaction for every page ever read.
-  return new Promise((resolve, reject) => {
-    const abort = () => resolve(null)
-    signal.addEventListener('abort', abort)
-    promise.then(resolve, reject).finally(() => signal.removeEventListener('abort', abort))
-  })
 }
 
 /** The events after `last`, read again until the log answers; null when the signal is aborted meanwhile. */

@@ -9,7 +9,8 @@ import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import type { BaseLogger } from 'pino'
-import { type Connections, destroy, within } from './connections.ts'
+import { within } from '../within.ts'
+import { type Connections, destroy } from './connections.ts'
 
 const CHANNEL = 'rollcall_log'
 const NOTIFY_INTERVAL_MS = 20

@@ -1,14 +1,12 @@
 /** The adapter on a double, as the tests of this folder need it: impatient, and with what it says kept. */
 import { randomUUID } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
 import type { Test } from 'tap'
-import type { Append, EventLog, StoredEvent } from '../../../src/eventlog/event-log.ts'
+import type { EventLog, StoredEvent } from '../../../src/eventlog/event-log.ts'
 import {
   type EventStoreDBEventLogOptions,
   openEventStoreDBEventLog,
 } from '../../../src/eventlog/eventstoredb/eventstoredb-event-log.ts'
 import { eventStoreDBSettings } from '../../../src/eventlog/eventstoredb/settings.ts'
-import { anAppend } from '../../support/events.ts'
 
 export const UNAVAILABLE = { code: 'log_unavailable' }
 
@@ -30,20 +28,6 @@ export function openAt(
   })
   t.teardown(() => log.close())
   return log
-}
-
-/** Appends and repeats the same bytes until it is answered, as the engine does. */
-export async function appendUntilAnswered(log: EventLog, append: Append = anAppend()): Promise<string> {
-  for (;;) {
-    try {
-      const [result] = await log.appendMany([append])
-      if (result?.kind !== 'appended') throw new Error(`it was answered ${JSON.stringify(result)}`)
-      return append.events[0]!.id
-    } catch (error) {
-      if ((error as { code?: string }).code !== 'log_unavailable') throw error
-      await sleep(20)
-    }
-  }
 }
 
 /** Follows in the background and keeps what comes. */

@@ -3,11 +3,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
 import type { EventLog, StoredEvent } from '../../../src/eventlog/event-log.ts'
 import { followUntil } from '../../conformance/event-log-following.ts'
-import { anAppend, someEvents, wholeStream } from '../../support/events.ts'
+import { anAppend, appendUntilAnswered, someEvents, wholeStream } from '../../support/events.ts'
 import { type EventStoreDBDouble, startEventStoreDBDouble } from '../../support/eventstoredb-double/double.ts'
 import { until } from '../../support/service-parts.ts'
 import { startTcpProxy } from '../../support/tcp-proxy.ts'
-import { appendUntilAnswered, following, noUncaughtErrors, openAt, UNAVAILABLE } from './open.ts'
+import { following, noUncaughtErrors, openAt, UNAVAILABLE } from './open.ts'
 
 const allIds = (double: EventStoreDBDouble): string[] =>
   double.store.records.filter(({ stream }) => stream.includes('.test-')).map(({ id }) => id)

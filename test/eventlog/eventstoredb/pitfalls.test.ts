@@ -8,10 +8,18 @@ import { decodeEvent, streamOf } from '../../../src/eventlog/codec.ts'
 import type { Append, EventLog, StoredEvent } from '../../../src/eventlog/event-log.ts'
 import { isAfter, Names } from '../../../src/eventlog/eventstoredb/names.ts'
 import { followUntil } from '../../conformance/event-log-following.ts'
-import { anAppend, anEvent, aStream, given, someEvents, wholeStream } from '../../support/events.ts'
+import {
+  anAppend,
+  anEvent,
+  appendUntilAnswered,
+  aStream,
+  given,
+  someEvents,
+  wholeStream,
+} from '../../support/events.ts'
 import { type EventStoreDBDouble, startEventStoreDBDouble } from '../../support/eventstoredb-double/double.ts'
 import { until } from '../../support/service-parts.ts'
-import { appendUntilAnswered, following, noUncaughtErrors, openAt, UNAVAILABLE } from './open.ts'
+import { following, noUncaughtErrors, openAt, UNAVAILABLE } from './open.ts'
 
 const NAMESPACE = 'here'
 const names = new Names(NAMESPACE)

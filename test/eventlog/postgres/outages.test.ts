@@ -5,7 +5,7 @@ import t, { type Test } from 'tap'
 import type { EventLog, StoredEvent } from '../../../src/eventlog/event-log.ts'
 import { openPostgresEventLog } from '../../../src/eventlog/postgres/postgres-event-log.ts'
 import { followUntil } from '../../conformance/event-log-following.ts'
-import { anAppend, someEvents, wholeStream } from '../../support/events.ts'
+import { anAppend, appendUntilAnswered, someEvents, wholeStream } from '../../support/events.ts'
 import { execute, testDatabase, testServer } from '../../support/postgres.ts'
 import { startTcpProxy } from '../../support/tcp-proxy.ts'
 
@@ -15,20 +15,6 @@ async function open(t: Test, url: string, options: { appendTimeoutMs?: number } 
   const log = await openPostgresEventLog({ connectionString: url, ...options })
   t.teardown(() => log.close())
   return log
-}
-
-/** Appends and repeats the same bytes until it is answered, as the engine does. */
-async function appendUntilAnswered(log: EventLog, append = anAppend()): Promise<string> {
-  for (;;) {
-    try {
-      const [result] = await log.appendMany([append])
-      if (result?.kind !== 'appended') throw new Error(`it was answered ${JSON.stringify(result)}`)
-      return append.events[0]!.id
-    } catch (error) {
-      if ((error as { code?: string }).code !== 'log_unavailable') throw error
-      await sleep(20)
-    }
-  }
 }
 
 /** Kills a server at once: its first process and every one that it started. */
