@@ -23,6 +23,7 @@ import {
   type AppendResult,
   type EncodedEvent,
   type EventLog,
+  LogSealedError,
   LogUnavailableError,
 } from '../eventlog/event-log.ts'
 import { type Answer, type AnswerObserver, logAnswer, refused } from './answer.ts'
@@ -310,11 +311,27 @@ export class Engine {
   }
 
   async #append(staged: readonly Staged[]): Promise<void> {
-    if (staged.length === 0) return
-    const results = await this.#retrier.append(staged.map(({ append }) => append))
-    staged.forEach((one, index) => {
+    const storable = this.#options.lifecycles.stored ? staged : await this.#withDefinitions(staged)
+    if (storable.length === 0) return
+    const results = await this.#retrier.append(storable.map(({ append }) => append))
+    storable.forEach((one, index) => {
       this.#settle(one, results[index]!)
     })
+  }
+
+  /** A task pins its definition, so that has to be in the log first: without it submits are refused. */
+  async #withDefinitions(staged: readonly Staged[]): Promise<readonly Staged[]> {
+    const isSubmit = ({ member }: Staged): boolean => member.envelope.command.trigger === 'SUBMIT'
+    if (!staged.some(isSubmit)) return staged
+    try {
+      await this.#options.lifecycles.store()
+      return staged
+    } catch (error) {
+      if (!(error instanceof LogUnavailableError))
+        this.#options.logger.error({ err: error }, 'the lifecycles cannot be stored')
+      for (const { member } of staged.filter(isSubmit)) this.#answer(member, failed(error))
+      return staged.filter(one => !isSubmit(one))
+    }
   }
 
   #settle(one: Staged, result: AppendResult): void {
@@ -353,12 +370,11 @@ export class Engine {
   }
 
   #failFlight(members: readonly Waiting[], error: unknown): void {
-    const unavailable = error instanceof LogUnavailableError
-    if (!unavailable) this.#options.logger.error({ err: error }, 'a flight failed')
+    if (!(error instanceof LogUnavailableError)) this.#options.logger.error({ err: error }, 'a flight failed')
     for (const member of members) {
       if (!member.taken) continue
       this.#cache.delete(member.envelope.taskId)
-      this.#answer(member, refused(unavailable ? 'log_unavailable' : 'internal_error'))
+      this.#answer(member, failed(error))
     }
   }
 
@@ -396,6 +412,12 @@ function refOf({ envelope }: Waiting, task: Task | null): LifecycleRef | null {
 function eventOf(decision: Decision): TaskEvent | null {
   if (decision.kind === 'accepted') return decision.event
   return decision.kind === 'refused' ? (decision.event ?? null) : null
+}
+
+/** A log that was moved does not come back, so its answer says where it went. */
+function failed(error: unknown): Answer {
+  if (error instanceof LogSealedError) return refused('log_unavailable', null, error.message)
+  return refused(error instanceof LogUnavailableError ? 'log_unavailable' : 'internal_error')
 }
 
 function answerWithoutEvent({ decision, task }: Decided): Answer {

@@ -60,6 +60,8 @@ export class Projector {
   #renewedAt = 0
   #pauseMs = RESTART_MS.first
   mode: 'stopped' | 'standing_by' | 'projecting' | 'halted' = 'stopped'
+  /** Why it is halted and what to do, for people. */
+  haltedBecause: string | null = null
 
   constructor(options: ProjectorOptions) {
     this.#options = options
@@ -101,9 +103,11 @@ export class Projector {
         await this.#options.log.follow(held.checkpoint, batch => this.#handle(batch), signal)
       } catch (error) {
         if (error instanceof LogWentBackwardsError) {
+          this.mode = 'standing_by'
+          this.haltedBecause = await whyHalted(this.#checkpoint, this.#options.log)
           this.mode = 'halted'
-          logger.fatal({ err: error }, 'the log went backwards; the projector halts')
-          return
+          logger.fatal({ err: error }, `the projector halts: ${this.haltedBecause}`)
+          break
         }
         if (error instanceof ProjectorFencedError) logger.warn({ err: error }, 'standing by')
         else logger.error({ err: error }, 'projecting failed, beginning again from the checkpoint')
@@ -189,6 +193,26 @@ export class Projector {
         aside.push({ taskId, revision: lastRevision(batch, taskId), reason: one.error.message })
     }
     return { tasks: [...touched.values()].filter(task => task !== null), aside }
+  }
+}
+
+async function whyHalted(checkpoint: Checkpoint | null, log: EventLog): Promise<string> {
+  const id = idOf(log)
+  const movedTo = await log.sealedFor().catch(() => null)
+  if (id && checkpoint && checkpoint.logId === movedTo)
+    return `log ${id} was moved to log ${movedTo}, and the read model with it: start the services with the new --log`
+  return checkpoint && id && checkpoint.logId !== id
+    ? `the read model was made from log ${checkpoint.logId}, and this is log ${id}: start with the --log it was ` +
+        'made from, or move that log here with rollcall log copy'
+    : 'the log went backwards: it does not hold what the read model was made from; docs/operations.md says what to do'
+}
+
+/** Null where what was reached has no identity. */
+function idOf(log: EventLog): string | null {
+  try {
+    return log.id
+  } catch {
+    return null
   }
 }
 

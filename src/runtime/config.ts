@@ -8,6 +8,7 @@ import { z } from 'zod'
 import { lifecycleSchema } from '../domain/lifecycle.ts'
 import { LIMITS, NAME_PATTERN } from '../domain/limits.ts'
 import { taskTypeSchema } from '../domain/task-types.ts'
+import { eventStoreDBSettings, LogAddressError } from '../eventlog/eventstoredb/settings.ts'
 import { LOG_LEVELS } from './logging.ts'
 
 export const ROLES = ['api', 'projector', 'timers'] as const
@@ -17,8 +18,26 @@ const portSchema = z.coerce.number().int().min(0).max(65_535)
 
 const DEFAULT_PORT = 8080
 
+/** The log in the database of the read model. */
+export const POSTGRES_LOG = 'postgres'
+const IN_POSTGRES = `in Postgres the log is in the database of --database-url: write ${POSTGRES_LOG}`
+
 const settingsSchema = z.strictObject({
   databaseUrl: z.url({ protocol: /^postgres(ql)?$/, error: 'must be a postgres:// address' }),
+  /** Where the log is: in the database above, or at an address of EventStoreDB. */
+  log: z
+    .string()
+    .default(POSTGRES_LOG)
+    .superRefine((value, context) => {
+      if (value === POSTGRES_LOG) return
+      try {
+        if (/^postgres(ql)?:/i.test(value)) throw new LogAddressError(IN_POSTGRES)
+        eventStoreDBSettings(value)
+      } catch (error) {
+        if (!(error instanceof LogAddressError)) throw error
+        context.addIssue({ code: 'custom', message: error.message })
+      }
+    }),
   host: z.string().min(1).default('127.0.0.1'),
   port: portSchema.optional(),
   /** Serve another address than loopback without access keys: only when it is asked for by name. */
@@ -84,6 +103,7 @@ export function readConfigFile(path: string | undefined): FileConfig {
 
 const environmentSchema = z.object({
   ROLLCALL_DATABASE_URL: z.string().optional(),
+  ROLLCALL_LOG: z.string().optional(),
   ROLLCALL_HOST: z.string().optional(),
   ROLLCALL_PORT: z.string().optional(),
   ROLLCALL_ROLES: z.string().optional(),
@@ -102,6 +122,7 @@ export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
   )
   return {
     databaseUrl: found.ROLLCALL_DATABASE_URL,
+    log: found.ROLLCALL_LOG,
     host: found.ROLLCALL_HOST,
     port: found.ROLLCALL_PORT,
     roles: found.ROLLCALL_ROLES?.split(',').map(role => role.trim()),

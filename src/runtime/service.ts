@@ -7,7 +7,6 @@ import { Engine } from '../engine/engine.ts'
 import { Lifecycles } from '../engine/lifecycles.ts'
 import { TaskCache } from '../engine/task-cache.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
-import { openPostgresEventLog } from '../eventlog/postgres/postgres-event-log.ts'
 import { PostgresReadModel } from '../projections/postgres/postgres-read-model.ts'
 import { Projector } from '../projections/projector.ts'
 import { Refusals } from '../projections/refusals.ts'
@@ -22,6 +21,7 @@ import { countByType, WorkSignal } from '../workers/work-signal.ts'
 import { type FileConfig, refuseOpenAddress, type ServiceConfig } from './config.ts'
 import { DatabaseClock } from './database-clock.ts'
 import { Metrics } from './metrics.ts'
+import { describeLog, openLog } from './open-log.ts'
 import { assertDurable } from './postgres-settings.ts'
 
 export interface ServiceOptions extends ServiceConfig {
@@ -51,7 +51,8 @@ const STATEMENT_TIMEOUT_MS = 30_000
 const CLOSE_MS = 3_000
 
 /**
- * Starts a service on a migrated database.
+ * Starts a service on a migrated database. A log in EventStoreDB need not be there yet: until it is, the process is alive
+ * and not ready.
  *
  * @throws ConfigError for an address that must not be open; DurabilityError where the database may forget
  */
@@ -71,16 +72,19 @@ export async function startService(options: ServiceOptions): Promise<Service> {
   try {
     const pool = openPool(databaseUrl, logger)
     stops.push(() => pool.end())
-    if (options.requireDurable !== false) logger.info(await assertDurable(pool), 'the log is durable')
-    const log = await openPostgresEventLog({
-      connectionString: databaseUrl,
+    if (options.requireDurable !== false) logger.info(await assertDurable(pool), 'the database is durable')
+    logger.info({ log: describeLog(options.log) }, 'opening the log')
+    const log = await openLog(options.log, {
+      databaseUrl,
       appendTimeoutMs: APPEND_MS,
       logger: logger.child({ part: 'log' }),
     })
     stops.push(() => log.close())
     const clock = await DatabaseClock.start(pool, logger)
     stops.push(() => clock.stop())
-    const lifecycles = await Lifecycles.open(log, options.file.lifecycles)
+    const lifecycles = new Lifecycles(log, options.file.lifecycles)
+    lifecycles.start(logger.child({ part: 'lifecycles' }))
+    stops.push(() => lifecycles.stop())
     const cache = new TaskCache()
     const rollCall = new RollCall(pool, log, options.file.rollCall)
     const metrics = new Metrics({
@@ -157,7 +161,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
           {
             name: 'projector',
             ok: projector?.mode !== 'halted',
-            reason: projector?.mode === 'halted' ? 'the log went backwards' : null,
+            reason: projector?.mode === 'halted' ? projector.haltedBecause : null,
           },
         ],
       })

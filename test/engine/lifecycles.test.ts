@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import { STANDARD_LIFECYCLE } from '../../src/domain/lifecycle.ts'
 import { Lifecycles, lifecycleRef } from '../../src/engine/lifecycles.ts'
+import { LogUnavailableError } from '../../src/eventlog/event-log.ts'
 import { createMemoryEventLog } from '../../src/eventlog/memory/memory-event-log.ts'
 import { note, STEPPED_LIFECYCLE, start, step } from '../domain/specification.ts'
 import { anEvent, wholeStream } from '../support/events.ts'
@@ -14,6 +15,7 @@ import {
   startEngine,
   submitTasks,
   submitting,
+  until,
   wrapLog,
 } from '../support/service-parts.ts'
 
@@ -116,4 +118,120 @@ t.test('a definition that cannot be read at the moment is no reason to set a tas
   t.equal(said(await engine.execute(ask(taskId, start()))), 'log_unavailable')
   away = false
   t.equal(said(await engine.execute(ask(taskId, start()))), 'accepted')
+})
+
+/** A log that is away until it is told otherwise, and counts who asks. */
+function awayLog() {
+  const log = createMemoryEventLog()
+  const state = { away: true, asked: 0, underWay: 0, most: 0 }
+  const away = wrapLog(log, {
+    appendMany: async appends => {
+      state.asked++
+      state.most = Math.max(state.most, ++state.underWay)
+      try {
+        await new Promise(resolve => setTimeout(resolve, 5))
+        if (state.away) throw new LogUnavailableError('it is away')
+        return await log.appendMany(appends)
+      } finally {
+        state.underWay--
+      }
+    },
+  })
+  return { log, away, state }
+}
+
+t.test('a service starts before its log: submits are refused, and accepted once it is there', async t => {
+  const { log, away, state } = awayLog()
+  const lifecycles = new Lifecycles(away, [STEPPED_LIFECYCLE])
+  t.strictSame(lifecycles.named('stepped'), STEPPED, 'known at once')
+  const engine = await startEngine(away, { lifecycles, appendDeadlineMs: 50 })
+  const ids = [randomUUID(), randomUUID()]
+  const submit = () => Promise.all(ids.map(id => engine.execute(ask(id, submitting({ lifecycle: STEPPED })))))
+  t.strictSame((await submit()).map(said), ['log_unavailable', 'log_unavailable'])
+  t.equal(lifecycles.stored, false)
+  t.equal(await log.head(), null)
+  state.away = false
+  t.strictSame((await submit()).map(said), ['accepted', 'accepted'])
+  t.equal(lifecycles.stored, true)
+  const streams: string[] = []
+  const end = new AbortController()
+  await log.follow(
+    null,
+    async batch => {
+      streams.push(...batch.map(({ stream }) => stream))
+      if (batch.length === 0) end.abort()
+    },
+    end.signal,
+  )
+  t.strictSame(
+    streams.map(stream => stream.startsWith('lifecycle-')),
+    [true, true, false, false],
+    'the definitions come first',
+  )
+  const before = state.asked
+  mustBe('accepted', await engine.execute(ask(randomUUID(), submitting())))
+  t.equal(state.asked - before, 1, 'from then on nothing but the task is appended')
+})
+
+t.test('other commands do not wait for the definitions', async t => {
+  const log = createMemoryEventLog()
+  const [taskId] = (await submitTasks(await startEngine(log), 1)) as [string]
+  const refusing = wrapLog(log, {
+    appendMany: appends =>
+      appends.some(({ stream }) => stream.startsWith('lifecycle-'))
+        ? Promise.reject(new LogUnavailableError('not now'))
+        : log.appendMany(appends),
+  })
+  const engine = await startEngine(refusing, { lifecycles: new Lifecycles(refusing) })
+  const answers = await engine.executeMany([ask(taskId, note()), ask(randomUUID(), submitting())])
+  t.strictSame(answers.map(said), ['accepted', 'log_unavailable'])
+})
+
+t.test('a definition that the log refuses for good is a bug that costs its submits alone', async t => {
+  const log = createMemoryEventLog()
+  const [taskId] = (await submitTasks(await startEngine(log), 1)) as [string]
+  const refusing = wrapLog(log, {
+    appendMany: async appends =>
+      appends.some(({ stream }) => stream.startsWith('lifecycle-'))
+        ? [{ kind: 'rejected', reason: 'too_large', message: 'too large' }]
+        : log.appendMany(appends),
+  })
+  const { logger, lines } = recordingLogger()
+  const engine = await startEngine(refusing, { lifecycles: new Lifecycles(refusing), logger })
+  const answers = await engine.executeMany([ask(taskId, note()), ask(randomUUID(), submitting())])
+  t.strictSame(answers.map(said), ['accepted', 'internal_error'])
+  t.match(lines, [{ level: 50, msg: 'the lifecycles cannot be stored' }])
+})
+
+t.test('in the background it is tried again, one at a time, until it is done', async t => {
+  const { log, away, state } = awayLog()
+  const { logger, lines } = recordingLogger()
+  const lifecycles = new Lifecycles(away, [STEPPED_LIFECYCLE])
+  const engine = await startEngine(away, { lifecycles, appendDeadlineMs: 10 })
+  lifecycles.start(logger)
+  lifecycles.start(logger)
+  await Promise.all(Array.from({ length: 20 }, () => engine.execute(ask(randomUUID(), submitting()))))
+  await until('it is tried again', () => state.asked > 2)
+  t.equal(state.most, 1)
+  state.away = false
+  await until('it is done', () => lifecycles.stored)
+  t.equal((await wholeStream(log, streamOfStepped)).length, 1)
+  await until('it is said', () => lines.length === 2)
+  t.match(lines, [
+    { level: 40, msg: /no task is accepted until/ },
+    { level: 30, logId: log.id },
+  ])
+  lifecycles.stop()
+})
+
+t.test('nothing is tried any more once it is stopped', async t => {
+  const { away, state } = awayLog()
+  const lifecycles = new Lifecycles(away)
+  lifecycles.stop()
+  lifecycles.start(recordingLogger().logger)
+  await until('it was tried', () => state.asked === 1 && state.underWay === 0)
+  lifecycles.stop()
+  lifecycles.stop()
+  await new Promise(resolve => setTimeout(resolve, 300))
+  t.equal(state.asked, 1)
 })

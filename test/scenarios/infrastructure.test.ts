@@ -3,8 +3,12 @@ import { randomUUID } from 'node:crypto'
 import pg from 'pg'
 import t, { type Test } from 'tap'
 import type { BatchAnswer, TaskList } from '../../src/api/schemas/tasks.ts'
-import { Api, aType, startApi, until } from '../api/fixture.ts'
+import { auditLog } from '../../src/engine/audit.ts'
+import { openLog } from '../../src/runtime/open-log.ts'
+import { createWorker } from '../../src/sdk/worker.ts'
+import { Api, aType, isProblem, startApi, until } from '../api/fixture.ts'
 import { freePort, type Running, startCommand } from '../cli/fixture.ts'
+import { startEventStoreDBDouble } from '../support/eventstoredb-double/double.ts'
 import { execute, testServer } from '../support/postgres.ts'
 import { startWorkerProcess } from './processes.ts'
 
@@ -13,9 +17,14 @@ const STOP_MS = 4_500 + 2_500
 const PATIENCE_MS = 60_000
 
 /** A service as a process of its own. */
-async function serve(t: Test, databaseUrl: string, port: number): Promise<{ api: Api; running: Running }> {
+async function serve(
+  t: Test,
+  databaseUrl: string,
+  port: number,
+  log?: string,
+): Promise<{ api: Api; running: Running }> {
   const running = startCommand(['serve', '--json', '--log-level', 'silent', '--port', String(port)], {
-    env: { ROLLCALL_DATABASE_URL: databaseUrl },
+    env: { ROLLCALL_DATABASE_URL: databaseUrl, ROLLCALL_LOG: log },
   })
   t.teardown(() => running.child.kill('SIGKILL'))
   await running.until(/"ready":true/)
@@ -107,6 +116,138 @@ t.test(
     )
     t.strictSame(counts, { tasks: keys.length, submitted: keys.length }, 'each once')
     await verified(t, api)
+  },
+)
+
+interface Readiness {
+  checks: { name: string; ok: boolean; reason: string | null }[]
+}
+
+/** What is not ready; undefined while there is no answer. */
+async function unready(api: Api): Promise<string[] | undefined> {
+  const answer = await api.get<Readiness>('/readyz').catch(() => null)
+  return answer?.body.checks.filter(({ ok }) => !ok).map(({ name }) => name)
+}
+
+t.test(
+  'S70 the API starts before EventStoreDB (cluster string): it recovers by itself when it comes up',
+  async t => {
+    const postgres = await testServer(t)
+    const [absent, port] = [await freePort(), await freePort()]
+    // Two nodes, of which one never comes.
+    const address = `esdb://127.0.0.1:${absent},127.0.0.1:${port}?tls=false`
+    const { api, running } = await serve(t, postgres.url, await freePort(), address)
+    t.match(JSON.parse(running.stdout()), { ready: true, logReached: false, log: address })
+    // Long enough for a failed discovery to be remembered, were it remembered.
+    for (let time = 0; time < 2; time++) {
+      t.equal((await api.get('/livez')).status, 200, 'it lives')
+      t.equal((await api.get('/readyz')).status, 503)
+      t.strictSame(await unready(api), ['log'])
+      isProblem(t, await api.post('/v1/tasks', { type: 'scenario.early' }), 'log_unavailable')
+      isProblem(t, await api.get(`/v1/tasks/${randomUUID()}`), 'log_unavailable')
+      for (const path of ['/v1/tasks', '/v1/rollcall']) isProblem(t, await api.get(path), 'log_unavailable')
+      t.equal((await api.get('/metrics')).status, 200)
+    }
+
+    await startEventStoreDBDouble(t, { port })
+    const cameAt = performance.now()
+    await ready(api)
+    const tookMs = Math.round(performance.now() - cameAt)
+    t.ok(tookMs < 10_000, `ready ${tookMs} ms after its log came`)
+    const claimed = await api.started({ type: 'scenario.early' })
+    t.equal((await api.command(claimed, 'succeed', { result: 1 })).status, 200)
+    t.strictSame(await api.eventTypes(claimed.taskId), ['TaskSubmitted', 'TaskStarted', 'TaskSucceeded'])
+    await until('the read model has it', async () => {
+      const { body } = await api.get<TaskList>('/v1/tasks?status=SUCCESS')
+      return body.tasks?.some(({ taskId }) => taskId === claimed.taskId)
+    })
+    await verified(t, api)
+    t.equal(running.child.exitCode, null, 'the same process')
+    running.child.kill('SIGTERM')
+    t.match(await running.ended, { code: 0, stderr: '' })
+  },
+)
+
+t.test(
+  'S70 EventStoreDB is away under load, three times: not ready meanwhile, nothing lost, nothing doubled',
+  async t => {
+    const postgres = await testServer(t)
+    const double = await startEventStoreDBDouble(t)
+    const { api, running } = await serve(t, postgres.url, await freePort(), double.address)
+    await ready(api)
+    const type = aType()
+    const worker = createWorker({
+      url: api.url,
+      types: { [type]: ({ payload }) => payload },
+      concurrency: 20,
+      logger: { debug() {}, info() {}, warn() {}, error() {} },
+    })
+    worker.start()
+    t.teardown(() => worker.stop())
+    const accepted = new Set<string>()
+    let flowing = true
+    const refusals = new Set<number>()
+    // Each task is asked for with its key until it is answered.
+    const submitting = Promise.all(
+      Array.from({ length: 8 }, async () => {
+        while (flowing) {
+          const key = randomUUID()
+          for (;;) {
+            const body = { type, payload: key }
+            const answer = await api.post<{ taskId: string }>('/v1/tasks', body, { 'idempotency-key': key })
+            if (answer.status === 201 || answer.status === 200) {
+              accepted.add(answer.body.taskId)
+              break
+            }
+            refusals.add(answer.status)
+            await new Promise(resolve => setTimeout(resolve, 50))
+          }
+        }
+      }),
+    )
+    const flows = async (what: string) => {
+      const before = accepted.size
+      await until(what, () => accepted.size > before + 200, PATIENCE_MS)
+    }
+    await flows('tasks flow')
+    for (let time = 1; time <= 3; time++) {
+      await double.stop()
+      await until('it is not ready, for its log', async () => (await unready(api))?.join() === 'log')
+      t.equal((await api.get('/livez')).status, 200)
+      // Appends are repeated for a while before they are given up.
+      if (time === 2) await until('submits are refused', () => refusals.size > 0)
+      await double.start()
+      await ready(api)
+      await flows(`tasks flow again, time ${time}`)
+    }
+    flowing = false
+    await submitting
+    t.strictSame([...refusals], [503], 'all that was refused was refused for a while')
+
+    const log = await openLog(double.address, { databaseUrl: postgres.url })
+    t.teardown(() => log.close())
+    const ids = [...accepted]
+    let audit = await auditLog(log, ids)
+    await until(
+      'every task is final',
+      async () => {
+        audit = await auditLog(log, ids)
+        return audit.missing.length === 0
+      },
+      PATIENCE_MS,
+    )
+    t.strictSame([audit.missing, audit.doubled, audit.broken], [[], [], []], `${ids.length} tasks`)
+    t.equal(audit.tasks.size, ids.length, 'no task that nobody was told of')
+    t.strictSame(new Set([...audit.tasks.values()].map(({ task }) => task?.status)), new Set(['SUCCESS']))
+    await until('the read model has all of it', async () => {
+      const { status, body } = await api.get<TaskList>('/v1/tasks?limit=1')
+      return status === 200 && body.lagSeconds === 0
+    })
+    await verified(t, api)
+    await worker.stop()
+    t.equal(running.child.exitCode, null, 'the same process')
+    running.child.kill('SIGTERM')
+    t.match(await running.ended, { code: 0, stderr: '' })
   },
 )
 

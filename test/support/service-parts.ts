@@ -137,7 +137,9 @@ export const said = (answer: Answer): string => (answer.kind === 'refused' ? ans
 /** The log with some of its methods replaced. */
 export function wrapLog(log: EventLog, over: Partial<EventLog>): EventLog {
   return {
-    id: log.id,
+    get id() {
+      return log.id
+    },
     appendMany: appends => log.appendMany(appends),
     readStream: (stream, from, limit) => log.readStream(stream, from, limit),
     readStreams: streams => log.readStreams(streams),

@@ -1,3 +1,4 @@
+import { type EventLog, LogSealedError } from '../../eventlog/event-log.ts'
 import type { AppParts, TypedApp } from '../parts.ts'
 
 /** Alive is the process; ready is a process whose parts can serve. */
@@ -6,12 +7,19 @@ export function healthRoutes(app: TypedApp, parts: AppParts): void {
   app.get('/readyz', async (_request, reply) => {
     const checks = [
       ...parts.health(),
-      await reach('log', () => parts.log.head()),
+      await reach('log', () => head(parts.log)),
       await reach('read_model', () => parts.pool.query('SELECT 1')),
     ]
     const ok = checks.every(check => check.ok)
     return reply.code(ok ? 200 : 503).send({ status: ok ? 'ok' : 'unavailable', checks })
   })
+}
+
+/** A log that can be read and takes nothing is no log to serve commands on. */
+async function head(log: EventLog): Promise<void> {
+  await log.head()
+  const movedTo = await log.sealedFor()
+  if (movedTo !== null) throw new LogSealedError(log.id, movedTo)
 }
 
 const REACH_MS = 2_000

@@ -1,10 +1,12 @@
+import { createHash } from 'node:crypto'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { join, resolve } from 'node:path'
 import type { Command } from 'commander'
+import { within } from '../../eventlog/within.ts'
 import { terminalOf } from '../connection.ts'
 import type { DemoReport } from '../demo/report.ts'
-import { EXIT, usageError } from '../failures.ts'
+import { CliError, EXIT, usageError } from '../failures.ts'
 import { type StopSignals, stopSignals } from '../stop-signals.ts'
 import { outliveReader, type Terminal } from '../terminal.ts'
 import { wholeNumber } from '../values.ts'
@@ -14,11 +16,14 @@ interface DemoOptions {
   workers: number
   keep?: boolean
   dataDir?: string
+  log?: string
   pictures: string
 }
 
 /** Tasks at once in one worker: two keep a core busy while one of them waits for the service. */
 const CONCURRENCY = 2
+/** A log that does not answer by then is not there. */
+const LOG_MS = 10_000
 
 export function addDemo(program: Command): void {
   program
@@ -28,6 +33,10 @@ export function addDemo(program: Command): void {
     .option('--workers <n>', 'worker processes', wholeNumber(1, 16), 3)
     .option('--keep', 'keep the database afterwards, for a look with rollcall dev')
     .option('--data-dir <folder>', 'use and keep this data folder instead of a temporary one')
+    .option(
+      '--log <log>',
+      'where the event log is: postgres, or esdb://… (default: ROLLCALL_LOG or postgres)',
+    )
     .option('--pictures <folder>', 'where the pictures go', join('.rollcall', 'demo'))
     .action(async (options: DemoOptions, command: Command) => {
       outliveReader()
@@ -83,35 +92,46 @@ interface Watch {
 async function watchDemo(watch: Watch): Promise<DemoReport> {
   const { options, terminal, signals, dataDir, folder, cleanUp } = watch
   const since = performance.now()
-  const [display, fleets, instances, pictures, plans, rollCalls, runs, { openPostgresEventLog }] =
-    await Promise.all([
-      import('../demo/display.ts'),
-      import('../demo/fleet.ts'),
-      import('../instance.ts'),
-      import('../demo/pictures.ts'),
-      import('../demo/plan.ts'),
-      import('../demo/roll-call.ts'),
-      import('../demo/run.ts'),
-      import('../../eventlog/postgres/postgres-event-log.ts'),
-    ])
+  const [display, fleets, instances, pictures, plans, rollCalls, runs, logs, config] = await Promise.all([
+    import('../demo/display.ts'),
+    import('../demo/fleet.ts'),
+    import('../instance.ts'),
+    import('../demo/pictures.ts'),
+    import('../demo/plan.ts'),
+    import('../demo/roll-call.ts'),
+    import('../demo/run.ts'),
+    import('../../runtime/open-log.ts'),
+    import('../../runtime/config.ts'),
+  ])
+  const { databaseUrl: _own, ...settings } = config.serviceConfig(
+    { log: options.log },
+    { log: config.readEnvironment().log },
+    { databaseUrl: 'postgres://embedded', port: 0 },
+  )
+  const address = demoLog(settings.log, dataDir)
   const shown = terminal.json
     ? display.silentDisplay
     : display.createDisplay(process.stdout, terminal.colors, options.tasks)
   cleanUp.push(() => shown.end())
   shown.event('a database and the service start in an empty folder')
   const instance = await instances.startInstance({
+    ...settings,
+    log: address,
     dataDir,
-    host: '127.0.0.1',
-    port: 0,
-    roles: ['api', 'projector', 'timers'],
-    withoutKeys: false,
-    logLevel: 'info',
     file: { types: {}, strictTypes: false, lifecycles: [] },
     // Mishaps are what the demo is made of; the log has them.
     onAttention: () => {},
   })
   cleanUp.push(() => instance.stop())
   signals.signal.throwIfAborted()
+  await within(LOG_MS, instance.service.log.head(), 'at the start').catch(cause => {
+    const where = logs.describeLog(address)
+    throw new CliError(
+      cause.code ?? 'log_unavailable',
+      `The event log ${where}: ${cause.message}`,
+      EXIT.unreachable,
+    )
+  })
   const served = await pictures.servePictures(folder)
   cleanUp.push(() => served.close())
   const fleet = new fleets.Fleet({
@@ -128,7 +148,7 @@ async function watchDemo(watch: Watch): Promise<DemoReport> {
   const ids = await Promise.race([runs.runPlan(parts), instance.failed.then(error => Promise.reject(error))])
   await fleet.stop()
 
-  const log = await openPostgresEventLog({ connectionString: instance.databaseUrl })
+  const log = await logs.openLog(address, { databaseUrl: instance.databaseUrl })
   cleanUp.push(() => log.close())
   const { rollCall, tasks } = await rollCalls.callTheRoll(log, ids)
   const checked = await pictures.checkPictures(tasks.values())
@@ -136,5 +156,16 @@ async function watchDemo(watch: Watch): Promise<DemoReport> {
   const gallery = await pictures.writeGallery(folder, tasks.values())
   const ok = rollCalls.isComplete(rollCall) && surprises.length === 0 && checked.faults.length === 0
   const seconds = Math.round((performance.now() - since) / 100) / 10
-  return { ok, rollCall, surprises, pictures: { ...checked, folder, gallery }, dataDir, seconds }
+  const told = { log: logs.describeLog(address), dataDir, seconds }
+  return { ok, rollCall, surprises, pictures: { ...checked, folder, gallery }, ...told }
+}
+
+/**
+ * A server of EventStoreDB may be shared, and what the demo submits stays there: it gets a namespace of its own, the same
+ * for the same data folder, unless one is given.
+ */
+function demoLog(address: string, dataDir: string): string {
+  if (address === 'postgres' || /[?&]namespace=/i.test(address)) return address
+  const folder = createHash('sha256').update(resolve(dataDir)).digest('hex')
+  return `${address}${address.includes('?') ? '&' : '?'}namespace=demo_${folder.slice(0, 12)}`
 }

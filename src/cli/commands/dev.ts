@@ -2,6 +2,7 @@ import type { Command } from 'commander'
 import { terminalOf } from '../connection.ts'
 import { EXIT, SELF } from '../failures.ts'
 import type { Instance } from '../instance.ts'
+import type { LogReached } from '../log-reached.ts'
 import { type StopSignals, stopSignals } from '../stop-signals.ts'
 import { outliveReader, type Terminal } from '../terminal.ts'
 import { parsePort } from '../values.ts'
@@ -10,6 +11,7 @@ interface DevOptions {
   port?: number
   host?: string
   dataDir?: string
+  log?: string
   config?: string
   logLevel?: string
   withoutKeys?: boolean
@@ -24,6 +26,10 @@ export function addDev(program: Command): void {
     .option('--port <port>', 'where to listen (default: 8080)', parsePort)
     .option('--host <host>', 'the address to listen on (default: 127.0.0.1)')
     .option('--data-dir <folder>', `where data is kept (default: ${DEFAULT_DATA_DIR})`)
+    .option(
+      '--log <log>',
+      'where the event log is: postgres, or esdb://… (default: ROLLCALL_LOG or postgres)',
+    )
     .option('--config <file>', 'configuration file (types, lifecycles)')
     .option('--log-level <level>', 'what goes to rollcall.log in the data folder (default: info)')
     .option('--without-keys', 'serve an address beyond this machine although there are no access keys')
@@ -42,10 +48,12 @@ async function runDev(options: DevOptions, terminal: Terminal, signals: StopSign
     return started ? started.stopNow() : process.exit()
   })
   terminal.hint('starting…')
-  const { instance, dataDir } = await start(options, terminal)
+  const { instance, dataDir, log } = await start(options, terminal)
   started = instance
   endLoudlyOnBugs(instance)
-  if (!signals.stopping) sayReady(instance, dataDir, terminal)
+  const { askLog } = await import('../log-reached.ts')
+  const reached = await askLog(instance.service.log, log, terminal)
+  if (!signals.stopping) sayReady(instance, dataDir, reached, terminal)
 
   const failure = await Promise.race([signals.asked.then(() => null), instance.failed])
   if (failure) process.exitCode = terminal.fail(failure, instance.url)
@@ -57,7 +65,7 @@ async function runDev(options: DevOptions, terminal: Terminal, signals: StopSign
 async function start(
   options: DevOptions,
   terminal: Terminal,
-): Promise<{ instance: Instance; dataDir: string }> {
+): Promise<{ instance: Instance; dataDir: string; log: string }> {
   const [{ readConfigFile, readEnvironment, serviceConfig }, { startInstance }, { attentionOnStderr }] =
     await Promise.all([import('../../runtime/config.ts'), import('../instance.ts'), import('../log-file.ts')])
   const { roles: _roles, databaseUrl: _url, ...environment } = readEnvironment()
@@ -72,13 +80,19 @@ async function start(
     file: readConfigFile(options.config ?? environment.config),
     onAttention: attentionOnStderr({ json: terminal.json || !process.stderr.isTTY, yellow, dim }),
   })
-  return { instance, dataDir }
+  return { instance, dataDir, log: config.log }
 }
 
-function sayReady({ url, logPath }: Instance, dataDir: string, terminal: Terminal): void {
-  terminal.result({ ready: true, url, pid: process.pid, dataDir }, () => {
+function sayReady(
+  { url, logPath }: Instance,
+  dataDir: string,
+  reached: LogReached,
+  terminal: Terminal,
+): void {
+  terminal.result({ ready: true, url, pid: process.pid, dataDir, ...reached }, () => {
     const address = terminal.colors.bold(terminal.colors.cyan(url))
-    return `rollcall is ready at ${address} (data in ${dataDir}, stop with Ctrl-C)`
+    const elsewhere = reached.log === 'postgres' ? '' : `, event log at ${reached.log}`
+    return `rollcall is ready at ${address} (data in ${dataDir}${elsewhere}, stop with Ctrl-C)`
   })
   terminal.hint(`its log is ${logPath}; in another terminal try: ${SELF} submit echo '"hello"'`)
 }

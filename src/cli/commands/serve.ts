@@ -10,6 +10,7 @@ import { collect, parsePort } from '../values.ts'
 interface ServeOptions {
   roles?: string[]
   databaseUrl?: string
+  log?: string
   port?: number
   host?: string
   config?: string
@@ -31,6 +32,10 @@ export function addServe(program: Command): void {
     )
     .option('--database-url <address>', 'the database, postgres://… (default: ROLLCALL_DATABASE_URL)')
     .option(
+      '--log <log>',
+      'where the event log is: postgres, or esdb://… (default: ROLLCALL_LOG or postgres)',
+    )
+    .option(
       '--port <port>',
       'where to listen (default: 8080; without the role api nothing, or health and metrics at this port)',
       parsePort,
@@ -47,11 +52,12 @@ export function addServe(program: Command): void {
 
 async function runService(options: ServeOptions, terminal: Terminal, signals: StopSignals): Promise<void> {
   void signals.askedAgain.then(() => process.exit(EXIT.no))
-  const [{ readConfigFile, readEnvironment, serviceConfig }, { createLogger }, { startService }] =
+  const [{ readConfigFile, readEnvironment, serviceConfig }, { createLogger }, { startService }, { askLog }] =
     await Promise.all([
       import('../../runtime/config.ts'),
       import('../../runtime/logging.ts'),
       import('../../runtime/service.ts'),
+      import('../log-reached.ts'),
     ])
   const environment = readEnvironment()
   const config = serviceConfig(options, environment)
@@ -62,8 +68,9 @@ async function runService(options: ServeOptions, terminal: Terminal, signals: St
     throw listenError(error, config.host, config.port)
   })
   const { roles } = config
+  const reached = await askLog(service.log, config.log, terminal)
   if (!signals.stopping)
-    terminal.result({ ready: true, url: service.url, pid: process.pid, roles }, () =>
+    terminal.result({ ready: true, url: service.url, pid: process.pid, roles, ...reached }, () =>
       service.url === null
         ? `rollcall is ready (${roles.join(', ')})`
         : `rollcall is ready at ${terminal.colors.cyan(service.url)} (${roles.join(', ')})`,

@@ -10,6 +10,8 @@ export interface DemoReport {
   /** Tasks that ended otherwise than the plan says. */
   surprises: string[]
   pictures: { checked: number; faults: string[]; folder: string; gallery: string }
+  /** Address of the log, without a password. */
+  log: string
   /** The data folder, null where it was removed. */
   dataDir: string | null
   seconds: number
@@ -18,7 +20,7 @@ export interface DemoReport {
 const SHOWN_IDS = 5
 
 export function reportText(report: DemoReport, colors: Colors): string {
-  const { rollCall, pictures, surprises, dataDir } = report
+  const { rollCall, pictures, surprises, dataDir, log } = report
   const { bold, dim, green, red } = colors
   const { accepted, succeeded, succeededAfterRetry, failed, cancelled, attemptsLostToLeases } = rollCall
   const row = (name: string, value: number, remark = '') =>
@@ -30,6 +32,7 @@ export function reportText(report: DemoReport, colors: Colors): string {
     return `  ${name.padEnd(24)}${paint(String(found.length).padStart(6))}${ids && `   ${ids}`}`
   }
   const reasons = Object.entries(rollCall.failedBecause).map(([code, count]) => `${count} ${code}`)
+  const elsewhere = log === 'postgres' ? '' : ` --log '${log}'`
   const lines = [
     `${bold('The roll call')}, read from the event log: ${accepted} streams, ${rollCall.events} events`,
     '',
@@ -56,7 +59,8 @@ export function reportText(report: DemoReport, colors: Colors): string {
       : red(bold('The roll call does not add up.')),
     '',
     `The pictures: ${bold(relative(process.cwd(), pictures.gallery))}`,
-    ...(dataDir === null ? [] : [`The data is kept: ${SELF} dev --data-dir ${dataDir}`]),
+    ...(log === 'postgres' ? [] : [`The events stay at: ${log}`]),
+    ...(dataDir === null ? [] : [`The data is kept: ${SELF} dev --data-dir ${dataDir}${elsewhere}`]),
     ...(report.ok ? [`Your turn:    ${bold(`${SELF} dev`)}, then ${SELF} --help`] : []),
   ]
   return lines.join('\n')

@@ -18,9 +18,17 @@ import { type Client, EventStoreDBClient, type StreamsClient, streamsClient } fr
 /** The client's members that are meant for its own methods. The package is pinned; a test holds them. */
 interface ClientParts {
   getGRPCClient(kind: typeof streamsClient, name: string): Promise<StreamsClient>
-  callArguments(options: { requiresLeader?: boolean }, call?: CallOptions): [Metadata, CallOptions]
+  callArguments(
+    options: { requiresLeader: boolean; credentials?: Credentials },
+    call: CallOptions,
+  ): [Metadata, CallOptions]
   handleError(client: StreamsClient, error: Error): Promise<void>
   getChannel(): Promise<Channel>
+}
+
+interface Credentials {
+  username: string
+  password: string
 }
 
 /** A client in use. */
@@ -58,8 +66,10 @@ export class Connection {
       await new Promise(resolve => setTimeout(resolve, waitMs))
       return this.live()
     }
-    const client = EventStoreDBClient.connectionString(connectionString(this.#settings))
-    const current = { client, live: within(this.#timeoutMs, open(client), 'connecting') }
+    // The client prints its connection string where it is asked to debug: the password goes with the calls instead.
+    const settings = { ...this.#settings, username: null, password: null }
+    const client = EventStoreDBClient.connectionString(connectionString(settings))
+    const current = { client, live: this.#opened(client, 'connecting') }
     this.#current = current
     current.live.catch(error => this.#discard(current, error))
     return current.live
@@ -77,7 +87,7 @@ export class Connection {
     if (!current || (await current.live.catch(() => null)) !== live) return
     if (isNotLeader(error)) {
       await partsOf(current.client).handleError(live.streams, error as Error)
-      current.live = within(this.#timeoutMs, open(current.client), 'turning to the leader')
+      current.live = this.#opened(current.client, 'turning to the leader')
       current.live.catch(cause => this.#discard(current, cause))
     } else this.#discard(current, error)
   }
@@ -87,6 +97,12 @@ export class Connection {
     const current = this.#current
     this.#current = null
     if (current) await within(CLOSE_MS, dispose(current.client), 'closing').catch(() => {})
+  }
+
+  #opened(client: Client, what: string): Promise<Live> {
+    const { username, password } = this.#settings
+    const credentials = username !== null && password !== null ? { username, password } : null
+    return within(this.#timeoutMs, open(client, credentials), what)
   }
 
   #discard(current: { client: Client }, error: unknown): void {
@@ -102,13 +118,16 @@ export class Connection {
 
 const partsOf = (client: Client): ClientParts => client as unknown as ClientParts
 
-async function open(client: Client): Promise<Live> {
+async function open(client: Client, credentials: Credentials | null): Promise<Live> {
   const parts = partsOf(client)
   const streams = await parts.getGRPCClient(streamsClient, 'streams')
   return {
     streams,
     arguments: ({ leader }) =>
-      parts.callArguments({ requiresLeader: leader }, { deadline: Number.POSITIVE_INFINITY }),
+      parts.callArguments(
+        { requiresLeader: leader, ...(credentials && { credentials }) },
+        { deadline: Number.POSITIVE_INFINITY },
+      ),
   }
 }
 

@@ -11,6 +11,7 @@ import {
   type Checkpoint,
   type EventLog,
   LogUnavailableError,
+  LogWentBackwardsError,
   type StoredEvent,
   type StreamSlice,
 } from '../event-log.ts'
@@ -85,7 +86,11 @@ class EventStoreDBEventLog implements EventLog {
     this.#assertOpen()
     const sound = appends.flatMap((append, index) => (results[index] === null ? [{ append, index }] : []))
     if (sound.length === 0) return results as AppendResult[]
-    await this.#identity.assertOpen()
+    await this.#identity.assertOpen().catch(error => {
+      if (!(error instanceof LogWentBackwardsError)) throw error
+      // To who appends it is a log that does not take it; followers say that it went backwards.
+      throw new LogUnavailableError(error.message, { cause: error })
+    })
     const known = sound.filter(({ append }) => append.expected !== 'any')
     const outcomes = known.length > 0 ? await this.#appender.append(known.map(({ append }) => append)) : []
     const doubtful: { append: Append; index: number }[] = sound.filter(

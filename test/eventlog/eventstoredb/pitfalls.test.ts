@@ -131,7 +131,10 @@ t.test('E6 a conflict with an own append that was stored late is no conflict', a
   const append = anAppend({ events: someEvents(3) })
   double.failAppends('timeout', { store: true })
   await t.rejects(log.appendMany([append]), UNAVAILABLE, 'its outcome is not known')
+  double.store.recognisesRepetitions = false
   t.match(await log.appendMany([append]), [{ kind: 'appended', revision: 2 }])
+  const other = { ...append, events: someEvents(3) }
+  t.same(await log.appendMany([other]), [{ kind: 'conflict', actual: 2 }], 'what others have stored is one')
   t.equal((await wholeStream(log, append.stream)).length, 3)
 })
 
