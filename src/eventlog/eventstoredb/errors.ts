@@ -9,6 +9,7 @@ interface Failure {
 }
 
 const CANCELLED = 1
+const UNKNOWN = 2
 const INVALID_ARGUMENT = 3
 const NOT_FOUND = 5
 const PERMISSION_DENIED = 7
@@ -25,8 +26,14 @@ export const isNotLeader = (error: unknown): boolean => named(error) === 'not-le
 export const isStreamDeleted = (error: unknown): boolean => named(error) === 'stream-deleted'
 export const isStreamNotFound = (error: unknown): boolean =>
   named(error) === 'stream-not-found' || (code(error) === NOT_FOUND && !isNotLeader(error))
-export const isInvalidPosition = (error: unknown): boolean =>
-  code(error) === INVALID_ARGUMENT && /position/i.test(String((error as Failure).details))
+/** Nothing begins at the position: a subscription is told so by one code, a read by another. */
+export const isInvalidPosition = (error: unknown): boolean => {
+  const details = String((error as Failure)?.details)
+  return (
+    (code(error) === INVALID_ARGUMENT && /position/i.test(details)) ||
+    (code(error) === UNKNOWN && /InvalidPosition/.test(details))
+  )
+}
 /** We ended the call ourselves. */
 export const isCancelled = (error: unknown): boolean => code(error) === CANCELLED
 

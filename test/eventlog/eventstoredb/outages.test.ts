@@ -188,6 +188,17 @@ t.test('a log that went backwards while it was followed is noticed', async t => 
   }
 })
 
+t.test('a checkpoint inside an event, as an older copy of the log may have it, is noticed', async t => {
+  const double = await startEventStoreDBDouble(t)
+  const log = openAt(t, double.address)
+  await log.appendMany([anAppend({ events: someEvents(5) })])
+  const [first] = await followUntil(log, null, 5)
+  const inside = String(double.store.records.find(({ id }) => id === first!.id)!.position + 1n)
+  const from = { logId: log.id, position: `${inside}/${inside}`, eventId: first!.id }
+  await t.rejects(followUntil(log, from, 1), { code: 'log_went_backwards' })
+  await t.rejects(log.countAfter(from, 1), { code: 'log_went_backwards' })
+})
+
 t.test('another log at the same address is noticed before it is appended to', async t => {
   const double = await startEventStoreDBDouble(t)
   const log = openAt(t, double.address, { sealFreshMs: 50 })

@@ -260,7 +260,7 @@ t.test('E11 a subscription that ends, or is dropped without a word, is opened ag
   t.equal(new Set(events.map(({ id }) => id)).size, 5)
 })
 
-t.test('E14 S70 every node of a cluster is down at first: the same log works when they are up', async t => {
+t.test('E14 every node of a cluster is down at first: the same log works when they are up', async t => {
   noUncaughtErrors(t)
   const first = await startEventStoreDBDouble(t)
   const second = await startEventStoreDBDouble(t)

@@ -44,8 +44,9 @@ class BatchAppendCall {
   readonly #mayWrite: boolean
   readonly #open = new Map<string, OpenAppend>()
   #ended = false
-  /** Answers whose time has not come. */
+  /** Answers that are late on demand, and with those that come a second time all whose time has not come. */
   #late = 0
+  #due = 0
   #clientEnded = false
 
   constructor(node: NodeState, call: Call) {
@@ -155,23 +156,28 @@ class BatchAppendCall {
       ? answered(correlation, stream, failed(failing.failure))
       : outcomeAnswer(correlation, stream, expected, outcome)
     this.#send(answer)
-    if (faults.takeRepeatedAnswer()) this.#later(faults.repeatAfterMs, () => this.#send(answer))
+    if (faults.takeRepeatedAnswer()) this.#later(faults.repeatAfterMs, () => this.#write(answer))
   }
 
   #answer(correlation: UUIDMessage | undefined, stream: string, error: StatusMessage): void {
     this.#send(answered(correlation, stream, error))
   }
 
-  #send(answer: BatchAppendAnswer): void {
+  /** Answers keep their order, also when they are not late any more. */
+  #send(answer: BatchAppendAnswer) {
     const { lateMs } = this.#node.faults
-    if (lateMs === 0 && this.#late === 0) this.#write(answer)
-    else this.#later(lateMs, () => this.#write(answer))
+    if (lateMs === 0 && this.#late === 0) return this.#write(answer)
+    this.#late++
+    this.#later(lateMs, () => {
+      this.#late--
+      this.#write(answer)
+    })
   }
 
   #later(ms: number, go: () => void): void {
-    this.#late++
+    this.#due++
     setTimeout(() => {
-      this.#late--
+      this.#due--
       this.#node.faults.whenRunning(go)
       if (this.#clientEnded) this.#finish()
     }, ms)
@@ -187,7 +193,7 @@ class BatchAppendCall {
 
   #finish(): void {
     this.#clientEnded = true
-    if (this.#ended || this.#late > 0) return
+    if (this.#ended || this.#due > 0) return
     this.#close()
     this.#call.end()
   }

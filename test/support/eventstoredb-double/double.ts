@@ -99,7 +99,7 @@ export class EventStoreDBDouble {
     this.#faults.resume()
     const closed = listener ? once(listener, 'close') : null
     listener?.close()
-    this.cut()
+    await this.cut()
     await closed
   }
 
@@ -119,9 +119,11 @@ export class EventStoreDBDouble {
     await this.start()
   }
 
-  /** Every connection is destroyed; new ones are taken. */
-  cut(): void {
+  /** Every connection is destroyed at once; new ones are taken. Resolves when they are gone. */
+  async cut(): Promise<void> {
+    const gone = [...this.#sockets].map(socket => once(socket, 'close'))
     for (const socket of this.#sockets) socket.destroy()
+    await Promise.all(gone)
   }
 
   /** New connections are refused, those that are open are destroyed. */
@@ -130,7 +132,7 @@ export class EventStoreDBDouble {
     this.#listener = null
     const closed = listener ? once(listener, 'close') : null
     listener?.close()
-    this.cut()
+    await this.cut()
     await closed
   }
 
@@ -229,14 +231,14 @@ export class EventStoreDBDouble {
   }
 
   /** An older copy of the log takes its place: what lies behind the position is gone, connections are cut. */
-  goBackTo(position: bigint): void {
+  async goBackTo(position: bigint): Promise<void> {
     this.store.truncateAfter(position)
-    this.cut()
+    await this.cut()
   }
 
   /** An empty log takes the place of this one. */
-  forget(): void {
-    this.goBackTo(-1n)
+  async forget(): Promise<void> {
+    await this.goBackTo(-1n)
   }
 
   #accept(listener: NetServer): void {

@@ -85,6 +85,8 @@ export class EventStoreDBStore {
   readonly #firstPosition: bigint
   #records: StoredEvent[] = []
   #end: bigint
+  /** Without it a repetition is a conflict, as from a server that does not find the events of before. */
+  recognisesRepetitions = true
 
   constructor(options: StoreOptions = {}) {
     this.#recentIds = new RecentIds(options.recentIdsBytes ?? 8 * 1024 * 1024)
@@ -288,6 +290,7 @@ export class EventStoreDBStore {
     current: bigint,
     events: readonly { id: string }[],
   ): AppendOutcome | null {
+    if (!this.recognisesRepetitions) return { kind: 'wrong_expected_version', current }
     const from = Number(wanted) + 1
     for (const [index, { id }] of events.entries()) {
       if (stream.events[from + index]?.id === id) continue

@@ -11,7 +11,7 @@ import statusPb from '@eventstore/db-client/generated/status_pb.js'
 import streamsGrpcPb from '@eventstore/db-client/generated/streams_grpc_pb.js'
 import streamsPb from '@eventstore/db-client/generated/streams_pb.js'
 
-export const { StreamsService } = streamsGrpcPb
+export const { StreamsClient: streamsClient, StreamsService } = streamsGrpcPb
 export const { GossipService } = gossipGrpcPb
 export const { ServerFeaturesService } = serverFeaturesGrpcPb
 export const { ClusterInfo, EndPoint, MemberInfo } = gossipPb

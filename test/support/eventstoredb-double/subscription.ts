@@ -49,7 +49,6 @@ abstract class Subscription implements OpenSubscription {
     this.#stopListening = node.store.onAppended(() => this.schedule())
     node.subscriptions.add(this)
     call.on('cancelled', () => this.#close())
-    call.on('close', () => this.#close())
     call.on('drain', () => {
       this.#full = false
       this.slow = true
@@ -73,12 +72,12 @@ abstract class Subscription implements OpenSubscription {
 
   /** Once a turn of the event loop, however much was stored in it. */
   protected schedule(): void {
-    if (this.#scheduled || this.#ended || this.#silent) return
+    if (this.#scheduled || this.#ended) return
     this.#scheduled = true
     setImmediate(() => {
       this.#scheduled = false
       this.node.faults.whenRunning(() => {
-        if (this.mayWrite && !this.#silent && this.advance()) this.schedule()
+        if (this.mayWrite && this.advance()) this.schedule()
       })
     })
   }
