@@ -8,6 +8,7 @@ import { addDev } from './commands/dev.ts'
 import { addGet } from './commands/get.ts'
 import { addHistory } from './commands/history.ts'
 import { addList } from './commands/list.ts'
+import { addLog } from './commands/log.ts'
 import { addMigrate } from './commands/migrate.ts'
 import { addNote } from './commands/note.ts'
 import { addRetry } from './commands/retry.ts'
@@ -92,6 +93,7 @@ const COMMANDS = [
   addVerify,
   addServe,
   addMigrate,
+  addLog,
   addDemoWorker,
 ]
 

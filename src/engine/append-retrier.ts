@@ -3,7 +3,13 @@
  * it; a batch that fails as a whole is split until the member at fault stands alone.
  */
 import type { Logger } from 'pino'
-import { type Append, type AppendResult, type EventLog, LogUnavailableError } from '../eventlog/event-log.ts'
+import {
+  type Append,
+  type AppendResult,
+  type EventLog,
+  LogSealedError,
+  LogUnavailableError,
+} from '../eventlog/event-log.ts'
 
 const FIRST_PAUSE_MS = 50
 const LONGEST_PAUSE_MS = 1_000
@@ -19,7 +25,10 @@ export class AppendRetrier {
     this.#logger = logger
   }
 
-  /** @throws LogUnavailableError when the outcome is still unknown at the deadline */
+  /**
+   * @throws LogUnavailableError when the outcome is still unknown at the deadline; LogSealedError at once, since
+   *   what was moved does not come back
+   */
   async append(appends: readonly Append[]): Promise<AppendResult[]> {
     const giveUpAt = performance.now() + this.#deadlineMs
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(pauseMs * 2, LONGEST_PAUSE_MS)) {
@@ -27,7 +36,7 @@ export class AppendRetrier {
         return await this.#log.appendMany(appends)
       } catch (error) {
         if (!(error instanceof LogUnavailableError)) return this.#split(appends, error)
-        if (performance.now() + pauseMs > giveUpAt) throw error
+        if (error instanceof LogSealedError || performance.now() + pauseMs > giveUpAt) throw error
         this.#logger.warn(
           { err: error, appends: appends.length },
           'append has no known outcome, sending the same bytes again',

@@ -19,9 +19,14 @@ const STREAM_PREFIX = 'task-'
 /** The stream of a task. */
 export const streamOf = (taskId: string): string => STREAM_PREFIX + taskId
 
-/** The task a stream belongs to, null for streams of another kind. */
-export const taskIdOf = (stream: string): string | null =>
-  stream.startsWith(STREAM_PREFIX) ? stream.slice(STREAM_PREFIX.length) : null
+const TASK_STREAM = new RegExp(`^${STREAM_PREFIX}([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$`)
+
+/** The task a stream belongs to, null for streams of another kind and those of another hand. */
+export const taskIdOf = (stream: string): string | null => TASK_STREAM.exec(stream)?.[1] ?? null
+
+/** Whether a stream is called as if it were a task's and is none's: another hand has written it. */
+export const isForeign = (stream: string): boolean =>
+  stream.startsWith(STREAM_PREFIX) && taskIdOf(stream) === null
 
 /** A stored event that no schema accepts; its task is set aside, the log goes on. */
 export class UndecodableEventError extends Error {

@@ -12,7 +12,7 @@ import { evolve } from '../domain/evolve.ts'
 import type { Task } from '../domain/task.ts'
 import { TaskCache } from '../engine/task-cache.ts'
 import { TaskReader } from '../engine/task-reader.ts'
-import { decodeEvent, taskIdOf } from '../eventlog/codec.ts'
+import { decodeEvent, isForeign, taskIdOf } from '../eventlog/codec.ts'
 import {
   type Checkpoint,
   type EventLog,
@@ -60,6 +60,7 @@ export class Projector {
   #renewedAt = 0
   #pauseMs = RESTART_MS.first
   mode: 'stopped' | 'standing_by' | 'projecting' | 'halted' = 'stopped'
+  #toldForeign = false
   /** Why it is halted and what to do, for people. */
   haltedBecause: string | null = null
 
@@ -168,6 +169,7 @@ export class Projector {
     const refold = new Set<string>()
     for (const stored of batch) {
       const taskId = taskIdOf(stored.stream)
+      if (taskId === null) this.#tellForeign(stored)
       if (taskId === null || refold.has(taskId)) continue
       if (stored.revision <= (this.#written.get(taskId) ?? -1)) continue
       const before = touched.get(taskId) ?? this.#cache.get(taskId)
@@ -193,6 +195,16 @@ export class Projector {
         aside.push({ taskId, revision: lastRevision(batch, taskId), reason: one.error.message })
     }
     return { tasks: [...touched.values()].filter(task => task !== null), aside }
+  }
+
+  /** Says once that somebody else writes among the streams of tasks; such streams are passed over. */
+  #tellForeign({ stream, position }: StoredEvent): void {
+    if (this.#toldForeign || !isForeign(stream)) return
+    this.#toldForeign = true
+    this.#options.logger.warn(
+      { stream, position },
+      'a stream is no task: what another hand wrote is passed over, here and from now on',
+    )
   }
 }
 

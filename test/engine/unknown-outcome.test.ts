@@ -1,9 +1,12 @@
 import { randomUUID } from 'node:crypto'
 import t, { type Test } from 'tap'
 import { type Append, type EventLog, LogUnavailableError } from '../../src/eventlog/event-log.ts'
+import { openEventStoreDBEventLog } from '../../src/eventlog/eventstoredb/eventstoredb-event-log.ts'
+import { eventStoreDBSettings } from '../../src/eventlog/eventstoredb/settings.ts'
 import { createMemoryEventLog } from '../../src/eventlog/memory/memory-event-log.ts'
 import { openPostgresEventLog } from '../../src/eventlog/postgres/postgres-event-log.ts'
 import { note, start, succeed } from '../domain/specification.ts'
+import { startEventStoreDBDouble } from '../support/eventstoredb-double/double.ts'
 import { testDatabase } from '../support/postgres.ts'
 import {
   ask,
@@ -130,6 +133,38 @@ t.test('S14 on the log in Postgres', async t => {
   const log = await openPostgresEventLog({ connectionString: url })
   t.teardown(() => log.close())
   await rules(t, log)
+})
+
+t.test('S14 on the log in EventStoreDB', async t => {
+  const double = await startEventStoreDBDouble(t)
+  const log = openEventStoreDBEventLog({
+    settings: eventStoreDBSettings(double.address),
+    appendTimeoutMs: 500,
+  })
+  t.teardown(() => log.close())
+  await rules(t, log)
+
+  const losses: Record<string, () => void> = {
+    'and nothing comes any more': () => double.loseAcks(1),
+    'and the server says that it took too long': () => double.failAppends('timeout', { store: true }),
+    'and the connection with it': () => {
+      double.answerLate(400)
+      setTimeout(() => {
+        double.cut()
+        double.answerLate(0)
+      }, 100)
+    },
+  }
+  for (const [how, lose] of Object.entries(losses))
+    await t.test(`the server stores and its answer is lost, ${how}`, async t => {
+      const engine = await startEngine(log)
+      const taskId = randomUUID()
+      for (const command of [submitting(), start(), succeed()]) {
+        lose()
+        mustBe('accepted', await engine.execute(ask(taskId, command)))
+      }
+      t.strictSame(await typesOf(log, taskId), ['TaskSubmitted', 'TaskStarted', 'TaskSucceeded'])
+    })
 })
 
 t.test('a log that cannot be read answers log_unavailable, to reads as an error', async t => {
