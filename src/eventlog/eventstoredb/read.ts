@@ -119,8 +119,8 @@ export class Reader {
     await this.#read(
       request,
       'reading the log',
-      event => {
-        counted.first ??= event
+      response => {
+        counted.first ??= storedEvent(this.names, response)
         counted.count++
         return true
       },
@@ -142,11 +142,13 @@ export class Reader {
     await this.#read(
       request,
       what,
-      event => {
+      response => {
         if (page.events.length === count || bytes >= READ_LIMITS.bytes) {
           page.more = true
           return false
         }
+        const event = storedEvent(this.names, response)
+        if (!event) return true
         page.events.push(event)
         bytes += eventBytes(event)
         return true
@@ -159,11 +161,11 @@ export class Reader {
     return page
   }
 
-  /** Reads until the end, or until `onEvent` wants no more. A node that is no leader any more is asked no second time. */
+  /** Reads events until the end, or until `onEvent` wants no more. A node that is no leader any more is asked no second time. */
   async #read(
     request: ReadRequest,
     what: string,
-    onEvent: (event: StoredEvent) => boolean,
+    onEvent: (response: ReadResponse) => boolean,
     onAgain: () => void,
   ): Promise<void> {
     for (let turned = false; ; turned = true) {
@@ -187,7 +189,7 @@ export class Reader {
   #consume(
     call: ClientReadableStream<ReadResponse>,
     what: string,
-    onEvent: (event: StoredEvent) => boolean,
+    onEvent: (response: ReadResponse) => boolean,
   ): Promise<void> {
     return new Promise((resolve, reject) => {
       let enough = false
@@ -203,8 +205,7 @@ export class Reader {
       call.on('data', (response: ReadResponse) => {
         if (enough) return
         try {
-          const event = storedEvent(this.names, response)
-          if (!event || onEvent(event)) return
+          if (!response.hasEvent() || onEvent(response)) return
         } catch (error) {
           done(error)
         }
