@@ -3,21 +3,25 @@ import t from 'tap'
 import { faultRun } from '../faults/harness/fault-run.ts'
 
 const RUNS = 3
+const RUNS_ELSEWHERE = 1
 const SECONDS = 600
 const LIMIT_MS = 1_200_000
 
 const given = process.env.ROLLCALL_SEED
-const seeds = given
-  ? [Number(given)]
-  : Array.from({ length: RUNS }, () => Math.floor(Math.random() * 1_000_000))
+const seedsOf = (runs: number): number[] =>
+  given ? [Number(given)] : Array.from({ length: runs }, () => Math.floor(Math.random() * 1_000_000))
+const runs = [
+  ...seedsOf(RUNS).map(seed => ({ seed, on: 'postgres' as const })),
+  ...seedsOf(RUNS_ELSEWHERE).map(seed => ({ seed, on: 'eventstoredb' as const })),
+]
 
-t.setTimeout(seeds.length * LIMIT_MS)
-for (const seed of seeds)
+t.setTimeout(runs.length * LIMIT_MS)
+for (const { seed, on } of runs)
   t.test(
-    `faults: kills, stops, cuts and restarts for ${SECONDS / 60} minutes (seed ${seed})`,
+    `faults: kills, stops, cuts and restarts for ${SECONDS / 60} minutes, the log in ${on} (seed ${seed})`,
     { timeout: LIMIT_MS },
     async t => {
-      const report = await faultRun(seed, SECONDS)
+      const report = await faultRun(seed, SECONDS, { on })
       t.comment(report)
       t.strictSame(report.found, [], `what was found; data and logs: ${report.folder}`)
       t.equal(report.verdict, 'ok')

@@ -7,8 +7,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
-import { openPostgresEventLog } from '../../../src/eventlog/postgres/postgres-event-log.ts'
 import { migrate } from '../../../src/runtime/migrate.ts'
+import { openLog } from '../../../src/runtime/open-log.ts'
+import {
+  type SpawnedEventStoreDBDouble,
+  spawnEventStoreDBDouble,
+} from '../../support/eventstoredb-double/spawn.ts'
 import { TcpProxy } from '../../support/tcp-proxy.ts'
 import { readWorkerAnswers } from './answers.ts'
 import { type Examined, examine, type Findings } from './examine.ts'
@@ -18,6 +22,9 @@ import {
   type Fault,
   LINKS,
   type LinkName,
+  LOG_LINKS,
+  type LogFaultKind,
+  type LogKind,
   makePlan,
   type Plan,
   SERVICES,
@@ -43,6 +50,7 @@ const TIDY_MS = 20_000
 const DATABASE_STARTS = 5
 
 export interface FaultReport extends Omit<Examined, 'findings'> {
+  log: LogKind
   seed: number
   /** Of the plan; the whole run takes longer. */
   seconds: number
@@ -69,6 +77,8 @@ export interface FaultReport extends Omit<Examined, 'findings'> {
 }
 
 export interface FaultRunOptions {
+  /** Where the log is: in the same Postgres, or on the double of EventStoreDB. */
+  on?: LogKind
   log?: (line: string) => void
   /** Keep the folder also where nothing was found. */
   keep?: boolean
@@ -79,7 +89,7 @@ export async function faultRun(
   seconds: number,
   options: FaultRunOptions = {},
 ): Promise<FaultReport> {
-  const plan = makePlan(seed, seconds)
+  const plan = makePlan(seed, seconds, options.on)
   const folder = await mkdtemp(join(tmpdir(), `rollcall-faults-${seed}-`))
   // As root the database runs as another user, who has to pass.
   await chmod(folder, 0o755)
@@ -108,6 +118,7 @@ class FaultRun {
   readonly #workers = {} as Record<WorkerName, Supervised>
   readonly #apiPorts = new Map<ServiceName, number>()
   #load: Load | null = null
+  #logServer: SpawnedEventStoreDBDouble | null = null
   #restarting: Promise<void> = Promise.resolve()
   #began = performance.now()
   /** The parts were not started, or not ended, as they should. */
@@ -123,7 +134,7 @@ class FaultRun {
   }
 
   async run(): Promise<FaultReport> {
-    const { seed, seconds, faults, submits } = this.#plan
+    const { log, seed, seconds, faults, submits } = this.#plan
     const startedAt = performance.now()
     await this.#start()
     const load = new Load(
@@ -140,13 +151,17 @@ class FaultRun {
     const examined = await this.#stopAndExamine(load)
     examined.findings.stuck.push(...inVain)
     const tookSeconds = Math.round((performance.now() - startedAt) / 1_000)
-    return this.#report(load, examined, { seed, seconds, tookSeconds, settledSeconds })
+    return this.#report(load, examined, { log, seed, seconds, tookSeconds, settledSeconds })
   }
 
   async #start(): Promise<void> {
     for (const link of LINKS) this.#links[link] = await TcpProxy.start()
     await this.#database.start()
     await migrate(this.#database.url)
+    if (this.#plan.log === 'eventstoredb') {
+      this.#logServer = await spawnEventStoreDBDouble(null)
+      for (const link of LOG_LINKS) this.#links[link] = await TcpProxy.start(this.#logServer.port)
+    }
     for (const name of SERVICES) this.#services[name] = this.#service(name)
     for (const name of WORKERS) this.#workers[name] = this.#worker(name)
     for (const one of this.#all()) one.start()
@@ -171,6 +186,7 @@ class FaultRun {
       databaseUrl.href,
       '--roles',
       ROLES[name],
+      ...(this.#logServer ? ['--log', `esdb://127.0.0.1:${this.#links[`log-${name}`].port}?tls=false`] : []),
     ]
     return new Supervised({
       name: `service ${name}`,
@@ -234,15 +250,59 @@ class FaultRun {
         return this.#restartDatabase('fast', forMs)
       case 'cut':
         return this.#links[target as LinkName].cut()
-      default: {
+      case 'hold':
+      case 'slow':
+      case 'lose_answers':
+      case 'refuse': {
         const link = this.#links[target as LinkName]
         if (kind === 'hold') link.hold()
         else if (kind === 'slow') link.slow(amount)
         else if (kind === 'lose_answers') link.loseAnswers(amount)
         else link.refuse()
         await sleep(forMs)
-        link.restore()
+        return link.restore()
       }
+      default:
+        return this.#injectLog(kind, forMs, amount)
+    }
+  }
+
+  async #injectLog(kind: LogFaultKind, forMs: number, amount: number): Promise<void> {
+    const server = this.#logServer!
+    switch (kind) {
+      case 'log_restart':
+        await server.order({ do: 'restart', pauseMs: forMs })
+        return
+      case 'log_stall':
+        await server.order({ do: 'stall' })
+        await sleep(forMs)
+        await server.order({ do: 'resume' })
+        return
+      case 'log_late':
+        await server.order({ do: 'answerLate', ms: amount })
+        await sleep(forMs)
+        await server.order({ do: 'answerLate', ms: 0 })
+        return
+      case 'log_lose_acks':
+        await server.order({ do: 'loseAcks', count: amount })
+        return
+      case 'log_timeouts':
+        await server.order({ do: 'failAppends', failure: 'timeout', count: amount, store: true })
+        return
+      case 'log_busy':
+        await server.order({ do: 'failAppends', failure: 'server_busy', count: amount })
+        return
+      case 'log_answers_twice':
+        await server.order({ do: 'answerTwice', count: amount, afterMs: 20 })
+        return
+      case 'log_drops_subscriptions':
+        await server.order({ do: 'dropSubscriptions' })
+        return
+      case 'log_ends_subscriptions':
+        await server.order({ do: 'endSubscriptions' })
+        return
+      default:
+        return kind satisfies never
     }
   }
 
@@ -300,7 +360,7 @@ class FaultRun {
   async #stopAndExamine(load: Load): Promise<Examined> {
     const pool = new pg.Pool({ connectionString: this.#database.url, max: 4 })
     pool.on('error', () => {})
-    const log = await openPostgresEventLog({ connectionString: this.#database.url })
+    const log = await openLog(this.#logServer?.address ?? 'postgres', { databaseUrl: this.#database.url })
     try {
       await this.#until(TIDY_MS, async () => {
         const { rows } = await pool.query<{ rows: string }>(
@@ -334,7 +394,7 @@ class FaultRun {
   #report(
     load: Load,
     examined: Examined,
-    times: Pick<FaultReport, 'seed' | 'seconds' | 'tookSeconds' | 'settledSeconds'>,
+    times: Pick<FaultReport, 'log' | 'seed' | 'seconds' | 'tookSeconds' | 'settledSeconds'>,
   ): FaultReport {
     const { findings, ...figures } = examined
     const counts = Object.fromEntries(
@@ -378,5 +438,6 @@ class FaultRun {
     )
     for (const link of Object.values(this.#links)) link.close()
     await this.#database.close()
+    await this.#logServer?.stop()
   }
 }

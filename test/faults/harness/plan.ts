@@ -8,9 +8,14 @@ export const SERVICES = ['a', 'b', 'c'] as const
 export const WORKERS = ['worker-0', 'worker-1', 'worker-2', 'worker-3'] as const
 /** Every network between two parts: a service and its database, the clients and an API, a worker and both APIs. */
 export const LINKS = ['db-a', 'db-b', 'db-c', 'front-a', 'front-b', ...WORKERS] as const
+/** And those to a log server of its own. */
+export const LOG_LINKS = ['log-a', 'log-b', 'log-c'] as const
+export const LOGS = ['postgres', 'eventstoredb'] as const
+/** Where the log is. */
+export type LogKind = (typeof LOGS)[number]
 export type ServiceName = (typeof SERVICES)[number]
 export type WorkerName = (typeof WORKERS)[number]
-export type LinkName = (typeof LINKS)[number]
+export type LinkName = (typeof LINKS)[number] | (typeof LOG_LINKS)[number]
 
 export interface FaultKindPlan {
   targets: readonly string[]
@@ -41,7 +46,37 @@ export const FAULT_KINDS = {
   slow: { targets: LINKS, forMs: [2_000, 8_000], amount: [20, 400] },
   refuse: { targets: LINKS, forMs: [500, 8_000] },
 } as const satisfies Record<string, FaultKindPlan>
-export type FaultKind = keyof typeof FAULT_KINDS
+
+const LOG_SERVER = ['eventstoredb'] as const
+/** What a log server does beyond what its links do. Its double keeps the log in memory, so it is never killed. */
+export const LOG_FAULT_KINDS = {
+  /** Every call and connection dies, and what only memory held is forgotten. */
+  log_restart: { targets: LOG_SERVER, forMs: [0, 5_000] },
+  /** Requests are taken and neither stored nor answered, and are stored when it goes on. */
+  log_stall: { targets: LOG_SERVER, forMs: [500, 8_000] },
+  log_lose_acks: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
+  /** Answers come so many milliseconds later; appends are given up after 3,000. */
+  log_late: { targets: LOG_SERVER, forMs: [1_000, 6_000], amount: [100, 4_000] },
+  /** Stored all the same. */
+  log_timeouts: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
+  log_busy: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
+  log_answers_twice: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
+  /** Without a word: followers have to notice. */
+  log_drops_subscriptions: { targets: LOG_SERVER, forMs: [0, 0] },
+  log_ends_subscriptions: { targets: LOG_SERVER, forMs: [0, 0] },
+} as const satisfies Record<string, FaultKindPlan>
+export type LogFaultKind = keyof typeof LOG_FAULT_KINDS
+export type FaultKind = keyof typeof FAULT_KINDS | LogFaultKind
+
+/** The kinds of a run. Links to the log server take turns with the others. */
+export function kindsOf(log: LogKind): Record<string, FaultKindPlan> {
+  if (log === 'postgres') return FAULT_KINDS
+  const kinds = Object.entries(FAULT_KINDS).map(([kind, plan]: [string, FaultKindPlan]) => [
+    kind,
+    plan.targets === LINKS ? { ...plan, targets: [...LINKS, ...LOG_LINKS] } : plan,
+  ])
+  return { ...Object.fromEntries(kinds), ...LOG_FAULT_KINDS }
+}
 
 export interface Fault {
   kind: FaultKind
@@ -109,6 +144,7 @@ export interface PlannedSubmit {
 }
 
 export interface Plan {
+  log: LogKind
   seed: number
   seconds: number
   faults: Fault[]
@@ -131,24 +167,25 @@ const TEXTS = [
 ]
 
 /** @throws RangeError for seconds that leave no room for faults */
-export function makePlan(seed: number, seconds: number): Plan {
+export function makePlan(seed: number, seconds: number, log: LogKind = 'postgres'): Plan {
   if (!(seconds >= 10)) throw new RangeError(`a fault run takes 10 seconds at least, not ${seconds}`)
   // Two sources, so that neither list changes when the other draws more.
   return {
+    log,
     seed,
     seconds,
-    faults: planFaults(new Random(seed), seconds * 1_000),
+    faults: planFaults(new Random(seed), seconds * 1_000, kindsOf(log)),
     submits: planSubmits(new Random(seed ^ 0x5bd1e995), seed, seconds * 1_000),
   }
 }
 
 /** Every kind comes up before one comes up again; at most two at a time, on different targets. */
-function planFaults(random: Random, endMs: number): Fault[] {
+function planFaults(random: Random, endMs: number, kinds: Record<string, FaultKindPlan>): Fault[] {
   const faults: Fault[] = []
-  const nextKind = bagOf(random, Object.keys(FAULT_KINDS) as FaultKind[])
+  const nextKind = bagOf(random, Object.keys(kinds) as FaultKind[])
   for (let atMs = QUIET_START_MS; ; atMs += random.whole(...GAP_MS)) {
     const kind = nextKind()
-    const { targets, forMs, amount }: FaultKindPlan = FAULT_KINDS[kind]
+    const { targets, forMs, amount } = kinds[kind]!
     const target = random.pick(targets)
     for (;;) {
       const active = faults.filter(fault => fault.atMs + fault.forMs >= atMs)

@@ -1,12 +1,14 @@
 /** `npm run faults -- --seed N --minutes M [--json]`: one fault run, and its summary. */
-import { Command } from 'commander'
+import { Command, Option } from 'commander'
 import { wholeNumber } from '../../../src/cli/values.ts'
 import { type FaultReport, faultRun } from './fault-run.ts'
+import { LOGS, type LogKind } from './plan.ts'
 
 const DEFAULT_SECONDS = 60
 const SEED_MAX = 999_999_999
 
 interface Options {
+  log: LogKind
   seed?: number
   minutes?: number
   seconds?: number
@@ -25,13 +27,18 @@ await new Command('faults')
   )
   .option('--minutes <number>', 'how long faults strike', wholeNumber(1, 24 * 60))
   .option('--seconds <number>', `the same in seconds (default: ${DEFAULT_SECONDS})`, wholeNumber(10, 3_600))
+  .addOption(
+    new Option('--log <kind>', 'where the log is: in Postgres, or on the double of EventStoreDB')
+      .choices(LOGS)
+      .default('postgres'),
+  )
   .option('--json', 'print one JSON object; progress goes to stderr either way')
   .option('--keep', 'keep data and logs also where nothing was found')
-  .action(async ({ seed, minutes, seconds, json, keep = false }: Options) => {
+  .action(async ({ log: on, seed, minutes, seconds, json, keep = false }: Options) => {
     const report = await faultRun(
       seed ?? Math.floor(Math.random() * SEED_MAX),
       minutes === undefined ? (seconds ?? DEFAULT_SECONDS) : minutes * 60,
-      { log: line => process.stderr.write(`${line}\n`), keep },
+      { on, log: line => process.stderr.write(`${line}\n`), keep },
     )
     process.stdout.write(json ? `${JSON.stringify(report)}\n` : summaryOf(report))
     process.exitCode = report.verdict === 'ok' ? 0 : 1
@@ -39,7 +46,7 @@ await new Command('faults')
   .parseAsync()
 
 function summaryOf(report: FaultReport): string {
-  const { seed, seconds, found, folder, faults, verdict, ...figures } = report
+  const { log, seed, seconds, found, folder, faults, verdict, ...figures } = report
   const text = (value: unknown): string =>
     typeof value === 'object' && value !== null
       ? Object.entries(value)
@@ -47,7 +54,7 @@ function summaryOf(report: FaultReport): string {
           .join(', ')
       : String(value)
   return [
-    `seed ${seed}, ${seconds} s of faults: ${verdict}`,
+    `seed ${seed}, log in ${log}, ${seconds} s of faults: ${verdict}`,
     `  faults: ${text(faults)}`,
     ...Object.entries(figures).map(([name, value]) => `  ${name}: ${text(value)}`),
     ...found.map(line => `  - ${line}`),
