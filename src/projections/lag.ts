@@ -6,6 +6,7 @@ import {
   type EventLog,
   LogUnavailableError,
   LogWentBackwardsError,
+  READ_LIMITS,
   type StoredEvent,
 } from '../eventlog/event-log.ts'
 import { PROJECTOR_NAME } from './projector.ts'
@@ -85,11 +86,13 @@ export const readProjectorCheckpoint = async (pool: Pool): Promise<Checkpoint | 
 async function readFirstInstant(log: EventLog, from: Checkpoint | null): Promise<number | null> {
   const done = new AbortController()
   let first: number | null = null
+  let read = 0
   await log.follow(
     from,
     async batch => {
       for (const stored of batch) if (first === null) first = instantOf(stored)
-      done.abort()
+      read += batch.length
+      if (first !== null || batch.length === 0 || read >= READ_LIMITS.events) done.abort()
     },
     AbortSignal.any([done.signal, AbortSignal.timeout(FIRST_INSTANT_MS)]),
   )

@@ -24,6 +24,8 @@ export interface VerifierOptions extends Source {
 
 /** Comparing a task with its stream takes about 0.2 ms; a million tasks are through in under six hours. */
 const ROWS_PER_SECOND = 50
+/** Of the log, in each step. */
+const EVENTS = 1_000
 /** Tasks that were found to differ, looked at again in each step. */
 const AGAIN_MAX = 20
 /** New findings that get a line of their own in the log; the others are counted. */
@@ -80,7 +82,7 @@ export class Verifier {
     if (again.length > 0)
       this.#tell(await keepFindings(pool, await examineTasks(this.#options, again), FINDING_KINDS))
     if (performance.now() < this.#restUntil) return
-    const walked = await walkOn(this.#options, await loadPlace(pool), { rows: this.#rows, batches: 1 })
+    const walked = await walkOn(this.#options, await loadPlace(pool), { rows: this.#rows, events: EVENTS })
     await savePlace(pool, walked.next)
     this.#tell(walked.fresh)
     if (walked.next === null) this.#restUntil = performance.now() + (this.#options.restMs ?? 60_000)

@@ -59,8 +59,8 @@ export interface Walked {
 export interface StepBounds {
   /** Rows of one step. */
   rows: number
-  /** Batches of the log in one step, of 1,000 events at most. */
-  batches: number
+  /** Events of the log after which a step ends, and a batch at most beyond: how large batches are is the log's matter. */
+  events: number
 }
 
 /** Within reason of other readers: what counts the events behind a place counts no further. */
@@ -79,7 +79,7 @@ const READ_LOG_MS = 10_000
 export async function walkOn(source: Source, place: string | null, bounds: StepBounds): Promise<Walked> {
   const at = place === null ? null : decodePlace(place)
   return at?.over === 'log'
-    ? walkLog(source, at, bounds.batches)
+    ? walkLog(source, at, bounds.events)
     : walkRows(source, at?.from ?? (await databaseNow(source.pool)), at?.after ?? null, bounds.rows)
 }
 
@@ -99,11 +99,11 @@ async function walkRows(source: Source, from: number, after: string | null, limi
 async function walkLog(
   source: Source,
   place: Extract<Place, { over: 'log' }>,
-  batches: number,
+  limit: number,
 ): Promise<Walked> {
   const { pool, log } = source
   const { from, at, until } = place
-  const page = await readPage(log, at, until, batches)
+  const page = await readPage(log, at, until, limit)
   const missing = await withoutRow(pool, page.begun)
   if (missing.length > 0 && !(await isProjected(source, page.end)))
     throw new NotProjectedError('rows are missing that the projector may not have written yet')
@@ -133,7 +133,7 @@ async function readPage(
   log: EventLog,
   from: Checkpoint | null,
   until: Checkpoint,
-  batches: number,
+  limit: number,
 ): Promise<LogPage> {
   const page: LogPage = { begun: [], events: 0, end: from, atEnd: from?.eventId === until.eventId }
   if (page.atEnd) {
@@ -143,7 +143,6 @@ async function readPage(
   }
   const done = new AbortController()
   const late = AbortSignal.timeout(READ_LOG_MS)
-  let read = 0
   await log.follow(
     from,
     async batch => {
@@ -152,11 +151,13 @@ async function readPage(
         if (!page.atEnd) addEvent(page, stored, log.id)
         if (stored.id === until.eventId) page.atEnd = true
       }
-      if (page.atEnd || ++read === batches) done.abort()
+      if (page.atEnd || page.events >= limit) done.abort()
     },
     AbortSignal.any([done.signal, late]),
   )
-  if (!done.signal.aborted) throw new LogUnavailableError('the log could not be read in time')
+  // What was read in time is a step, too: the events may be large.
+  if (!done.signal.aborted && page.events === 0)
+    throw new LogUnavailableError('the log could not be read in time')
   return page
 }
 

@@ -145,6 +145,8 @@ export const aType = (): string => `type-${++types}`
 export interface StartOptions {
   file?: Partial<FileConfig>
   databaseUrl?: string
+  /** The address of the log; in the database where there is none. */
+  log?: string
 }
 
 export async function startApi(
@@ -153,7 +155,7 @@ export async function startApi(
 ): Promise<{ api: Api; service: Service; databaseUrl: string }> {
   const databaseUrl = options.databaseUrl ?? (await testDatabase(t)).url
   const service = await startService({
-    ...serviceConfigSchema.parse({ databaseUrl, port: 0 }),
+    ...serviceConfigSchema.parse({ databaseUrl, log: options.log, port: 0 }),
     file: { ...fileConfigSchema.parse({}), ...options.file },
     logger: pino({ level: 'silent' }),
     requireDurable: false,

@@ -5,7 +5,14 @@ import { STANDARD_LIFECYCLE } from '../../src/domain/lifecycle.ts'
 import { DEFAULT_TIMEOUTS } from '../../src/domain/limits.ts'
 import { DEFAULT_RETRY_POLICY } from '../../src/domain/retry-policy.ts'
 import { checkAppends } from '../../src/eventlog/check-append.ts'
-import { decodeEvent, encodeEvent, hashEvent, streamOf, taskIdOf } from '../../src/eventlog/codec.ts'
+import {
+  decodeEvent,
+  encodeEvent,
+  hashEvent,
+  isForeign,
+  streamOf,
+  taskIdOf,
+} from '../../src/eventlog/codec.ts'
 import type { StoredEvent } from '../../src/eventlog/event-log.ts'
 
 const TASK = '0197c0de-0000-7000-8000-000000000001'
@@ -183,5 +190,10 @@ t.test('keys named __proto__ are data and change no prototype', async t => {
 
 t.test('a task and its stream name each other', async t => {
   t.equal(taskIdOf(streamOf(TASK)), TASK)
+  t.strictSame([isForeign(streamOf(TASK)), isForeign('other-stream')], [false, false])
   t.equal(taskIdOf('other-stream'), null)
+  for (const name of ['task-', 'task-1', `task-${TASK.toUpperCase()}`, `task-${TASK}0`, `task-${TASK}\n`]) {
+    t.equal(taskIdOf(name), null, name)
+    t.ok(isForeign(name), name)
+  }
 })

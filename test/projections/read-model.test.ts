@@ -10,6 +10,7 @@ import { Projector } from '../../src/projections/projector.ts'
 import { Claims } from '../../src/workers/claims.ts'
 import { cancel, fail, note, release, retry, start, succeed, TOKEN_B } from '../domain/specification.ts'
 import { differences } from '../support/compare.ts'
+import { anAppend } from '../support/events.ts'
 import {
   aClaim,
   ask,
@@ -17,6 +18,7 @@ import {
   mustBe,
   NEVER,
   type Parts,
+  recordingLogger,
   SILENT,
   signalled,
   startEngine,
@@ -25,6 +27,7 @@ import {
   until,
   wrapLog,
 } from '../support/service-parts.ts'
+import { doubling } from './doubling.ts'
 import { live, lives } from './histories.ts'
 
 const TABLES = ['tasks', 'deadlines', 'ready', 'offers', 'leases'] as const
@@ -79,24 +82,6 @@ async function allKinds(parts: Parts): Promise<void> {
   )
   if (counts.some(({ n }) => n === 0)) throw new Error('the test leaves a table empty')
 }
-
-/** A log that delivers small batches, each event twice in its batch, and each batch twice. */
-const doubling = (log: EventLog): EventLog =>
-  wrapLog(log, {
-    follow: (from, onBatch, signal) =>
-      log.follow(
-        from,
-        async batch => {
-          for (let at = 0; at < batch.length; at += 3) {
-            const part = batch.slice(at, at + 3)
-            await onBatch(part.flatMap(event => [event, event]))
-            await onBatch(part)
-          }
-          if (batch.length === 0) await onBatch(batch)
-        },
-        signal,
-      ),
-  })
 
 const FROM_THE_START = 'UPDATE rollcall.projectors SET log_id = NULL, position = NULL, event_id = NULL'
 
@@ -250,10 +235,16 @@ t.test('a projector that missed events folds the task from its stream', async t 
 })
 
 t.test('streams that are no tasks move the checkpoint and nothing else', async t => {
-  const parts = await startParts(t)
+  const { logger, lines } = recordingLogger()
+  const parts = await startParts(t, { logger })
   await Lifecycles.open(parts.log)
+  // Of another hand, with an id that is none.
+  const foreign = ['task-not-a-uuid', 'task-1'].map(stream => anAppend({ stream }))
+  t.match(await parts.log.appendMany(foreign), [{ kind: 'appended' }, { kind: 'appended' }])
   parts.projector.start()
   await parts.projected()
   t.strictSame(await parts.rows('SELECT * FROM rollcall.tasks'), [])
   t.match(await parts.rows('SELECT position FROM rollcall.projectors'), [{ position: /^\d+$/ }])
+  t.strictSame(await parts.rows('SELECT * FROM rollcall.set_aside'), [])
+  t.equal(lines.filter(({ level, msg }) => level === 40 && /is no task/.test(msg)).length, 1, 'said once')
 })

@@ -17,7 +17,7 @@ import {
 } from '../support/service-parts.ts'
 
 /** A whole walk in small steps; findings as `kind detail`, with their tasks. */
-async function walk(parts: Parts, bounds = { rows: 3, batches: 1 }): Promise<Finding[]> {
+async function walk(parts: Parts, bounds = { rows: 3, events: 1 }): Promise<Finding[]> {
   const findings: Finding[] = []
   let place: string | null = null
   do {
@@ -247,7 +247,7 @@ t.test('a walk finds nothing while events flow', async t => {
   let walks = 0
   const end = performance.now() + 3_000
   while (performance.now() < end) {
-    t.strictSame(await walk(parts, { rows: 50, batches: 1 }), [])
+    t.strictSame(await walk(parts, { rows: 50, events: 1 }), [])
     walks++
   }
   done.abort()
@@ -275,21 +275,21 @@ t.test('tasks are mended while the projector moves them on', async t => {
 t.test('a read model that is rebuilt is not told to have lost its rows', async t => {
   const { parts } = await projectedTasks(t)
   let place: string | null = null
-  do place = (await walkOn(parts, place, { rows: 100, batches: 1 })).next
+  do place = (await walkOn(parts, place, { rows: 100, events: 1 })).next
   while (place && !Buffer.from(place, 'base64url').toString().includes('"over":"log"'))
   await parts.projector.stop()
   await parts.rows('TRUNCATE rollcall.tasks, rollcall.deadlines, rollcall.projectors')
-  await t.rejects(walkOn(parts, place, { rows: 100, batches: 1 }), { code: 'not_projected' })
+  await t.rejects(walkOn(parts, place, { rows: 100, events: 1 }), { code: 'not_projected' })
   t.strictSame(await kept(parts), [])
   parts.projector.start()
   await parts.projected()
-  t.strictSame((await walkOn(parts, place, { rows: 100, batches: 1 })).findings, [])
+  t.strictSame((await walkOn(parts, place, { rows: 100, events: 1 })).findings, [])
 })
 
 t.test('a place that no walk gave is refused', async t => {
   const { parts } = await projectedTasks(t)
   for (const place of ['', 'x', Buffer.from('{"over":"rows"}').toString('base64url')])
-    await t.rejects(walkOn(parts, place, { rows: 1, batches: 1 }), { code: 'unknown_place' })
+    await t.rejects(walkOn(parts, place, { rows: 1, events: 1 }), { code: 'unknown_place' })
 })
 
 t.test('the verifier walks by itself, goes on where it was, and tells of what is new once', async t => {

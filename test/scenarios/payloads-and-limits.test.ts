@@ -4,12 +4,23 @@ import t, { type Test } from 'tap'
 import type { History, TaskList, TaskView } from '../../src/api/schemas/tasks.ts'
 import type { ReportsAnswer } from '../../src/api/schemas/workers.ts'
 import { LIMITS } from '../../src/domain/limits.ts'
+import { streamOf } from '../../src/eventlog/codec.ts'
+import { openEventStoreDBEventLog } from '../../src/eventlog/eventstoredb/eventstoredb-event-log.ts'
+import { eventStoreDBSettings } from '../../src/eventlog/eventstoredb/settings.ts'
+import type { Service } from '../../src/runtime/service.ts'
 import { aType, isProblem, registeredRoutes, startApi, TOKEN, until } from '../api/fixture.ts'
 import { fail, retry, start } from '../domain/specification.ts'
 import { differences } from '../support/compare.ts'
+import { wholeStream } from '../support/events.ts'
+import { startEventStoreDBDouble } from '../support/eventstoredb-double/double.ts'
 import { ask, mustBe, startParts, submitTasks } from '../support/service-parts.ts'
 
 const { api, service } = await startApi(t)
+const double = await startEventStoreDBDouble(t)
+const elsewhere = await startApi(t, { log: double.address })
+await until('it is ready', async () => (await elsewhere.api.get('/readyz')).status === 200)
+/** The same service on each log. */
+const SERVICES = { Postgres: { api, service }, EventStoreDB: elsewhere }
 const LIMIT = LIMITS.contentBytes
 const MiB = 1_024 * 1_024
 
@@ -26,53 +37,79 @@ async function storesNothing(t: Test, what: () => Promise<unknown>): Promise<voi
   t.equal((await api.get('/livez')).status, 200, 'the process lives')
 }
 
-t.test(
-  'S40 NUL and the like in a result, a context, a payload, a label: the task ends, by every way to end it',
-  async t => {
-    const values = ['a\u0000b', { 'key\u0000': ['\u0000', '\ud800'] }, '\u0000'.repeat(1_000)]
-    for (const value of values) {
-      const single = await api.started({ payload: value, labels: { a: 'b\u0000' } })
-      const stepped = await api.command(single, 'step', { step: 'DOWNLOADING', context: value })
-      t.equal(stepped.status, 200)
-      const done = await api.command(single, 'succeed', { result: value })
-      t.match(done, { status: 200, body: { status: 'SUCCESS' } })
-      t.strictSame([done.body.payload, done.body.result], [value, value])
+/** The content of a task's last event, as stored. */
+async function storedContent({ log }: Service, taskId: string): Promise<Record<string, unknown>> {
+  const { data } = (await wholeStream(log, streamOf(taskId))).at(-1)!
+  return (JSON.parse(data) as { content: Record<string, unknown> }).content
+}
 
-      const many = await api.started({ retry: { initialDelayMs: 0 } })
-      const failed = await api.command(many, 'fail', { error: { message: 'x' }, context: value })
-      t.equal(failed.status, 200)
-      const again = (await api.claim({ types: [many.type], waitMs: 20_000 })).body.tasks[0]!
-      t.strictSame(again.context, value)
-      const report = { trigger: 'SUCCEED', taskId: many.taskId, attempt: 2, leaseToken: TOKEN, result: value }
-      const { body } = await api.post<ReportsAnswer>('/v1/workers/report', { worker: 'w', reports: [report] })
-      t.match(body.results, [{ kind: 'accepted', status: 'SUCCESS' }])
-      t.strictSame((await api.task(many.taskId)).result, value)
-      for (const { type } of [single, many])
-        await until('the list knows that it ended', async () => {
-          const list = await api.get<TaskList>(`/v1/tasks?type=${type}`)
-          return list.body.tasks[0]?.status === 'SUCCESS'
+for (const [name, { api, service }] of Object.entries(SERVICES))
+  t.test(
+    `S40 NUL and the like in a result, a context, a payload, a label: the task ends, by every way to end it (${name})`,
+    async t => {
+      const values = ['a\u0000b', { 'key\u0000': ['\u0000', '\ud800'] }, '\u0000'.repeat(1_000)]
+      for (const value of values) {
+        const single = await api.started({ payload: value, labels: { a: 'b\u0000' } })
+        const stepped = await api.command(single, 'step', { step: 'DOWNLOADING', context: value })
+        t.equal(stepped.status, 200)
+        const done = await api.command(single, 'succeed', { result: value })
+        t.match(done, { status: 200, body: { status: 'SUCCESS' } })
+        t.strictSame([done.body.payload, done.body.result], [value, value])
+
+        const many = await api.started({ retry: { initialDelayMs: 0 } })
+        const failed = await api.command(many, 'fail', { error: { message: 'x' }, context: value })
+        t.equal(failed.status, 200)
+        const again = (await api.claim({ types: [many.type], waitMs: 20_000 })).body.tasks[0]!
+        t.strictSame(again.context, value)
+        const report = {
+          trigger: 'SUCCEED',
+          taskId: many.taskId,
+          attempt: 2,
+          leaseToken: TOKEN,
+          result: value,
+        }
+        const { body } = await api.post<ReportsAnswer>('/v1/workers/report', {
+          worker: 'w',
+          reports: [report],
         })
-    }
-    t.strictSame(await differences(service.pool, service.log), [])
-  },
-)
+        t.match(body.results, [{ kind: 'accepted', status: 'SUCCESS' }])
+        t.strictSame((await api.task(many.taskId)).result, value)
+        for (const { taskId, type } of [single, many]) {
+          t.strictSame((await storedContent(service, taskId)).result, value, 'and so it is stored')
+          await until('the list knows that it ended', async () => {
+            const list = await api.get<TaskList>(`/v1/tasks?type=${type}`)
+            return list.body.tasks[0]?.status === 'SUCCESS'
+          })
+        }
+      }
+      t.strictSame(await differences(service.pool, service.log), [])
+    },
+  )
 
-t.test('S41 harmless text that looks like an escape is kept byte for byte', async t => {
-  for (const json of [
-    '"\\\\u0000"',
-    '"\\\\ud800"',
-    '"\\\\\\\\u0000"',
-    '"%00 \\\\x00 &#0; \\\\0"',
-    '{"\\\\u0000":"\\\\u0000"}',
-  ]) {
-    const type = aType()
-    const { status, body } = await api.post<TaskView>('/v1/tasks', `{"type":"${type}","payload":${json}}`)
-    t.equal(status, 201, json)
-    const read = await api.get(`/v1/tasks/${body.taskId}`)
-    t.ok(read.text.includes(`"payload":${json},`), json)
-    t.strictSame((await api.claim({ types: [type] })).body.tasks[0]!.payload, JSON.parse(json))
-  }
-})
+for (const [name, { api, service }] of Object.entries(SERVICES))
+  t.test(`S41 harmless text that looks like an escape is kept byte for byte (${name})`, async t => {
+    for (const json of [
+      '"\\\\u0000"',
+      '"\\\\ud800"',
+      '"\\\\\\\\u0000"',
+      '"%00 \\\\x00 &#0; \\\\0"',
+      '{"\\\\u0000":"\\\\u0000"}',
+    ]) {
+      const type = aType()
+      const { status, body } = await api.post<TaskView>('/v1/tasks', `{"type":"${type}","payload":${json}}`)
+      t.equal(status, 201, json)
+      const read = await api.get(`/v1/tasks/${body.taskId}`)
+      t.ok(read.text.includes(`"payload":${json},`), json)
+      const task = (await api.claim({ types: [type] })).body.tasks[0]!
+      t.strictSame(task.payload, JSON.parse(json))
+      const report = `{"attempt":1,"leaseToken":"${TOKEN}","result":${json}}`
+      t.match(await api.post(`/v1/tasks/${task.taskId}/succeed`, report), { status: 200 })
+      for (const path of ['', '/history?limit=10'])
+        t.ok((await api.get(`/v1/tasks/${task.taskId}${path}`)).text.includes(`"result":${json}`), path)
+      const stored = await wholeStream(service.log, streamOf(task.taskId))
+      t.ok(stored[0]!.data.includes(`"payload":${json}`) && stored[2]!.data.includes(`"result":${json}`))
+    }
+  })
 
 t.test('S43 JSON of 300,000 levels, on every route that takes a body: 400, and nothing happens', async t => {
   const id = randomUUID()
@@ -266,60 +303,77 @@ t.test(
   },
 )
 
-t.test(
-  'S53 a history of 1,000 events of 200 KB: pages bounded by bytes as well, whoever reads it',
-  async t => {
-    const parts = await startParts(t)
-    const FAILURES = 1_000
-    const error = { code: 'x', message: 'm'.repeat(64 * 1_024), detail: 'd'.repeat(128 * 1_024) }
-    const timeouts = { queueMs: 3_600_000, executionMs: 3_600_000, leaseMs: 3_600_000, totalMs: 3_600_000 }
-    const policy = {
-      maxAttempts: FAILURES + 1,
-      initialDelayMs: 3_600_000,
-      factor: 1,
-      maxDelayMs: 3_600_000,
-      jitter: 0,
-    }
-    const [taskId] = (await submitTasks(parts.engine, 1, () => ({ timeouts, retry: policy }))) as [string]
-    for (let attempt = 1; attempt <= FAILURES; attempt++)
-      for (const command of [start({ attempt }), fail({ attempt, error }), retry()])
-        mustBe('accepted', await parts.engine.execute(ask(taskId, command)))
-    // A process that has nothing of it in memory.
-    const { api } = await startApi(t, { databaseUrl: parts.url })
-    let from: number | null = 0
-    let [events, failures, pages] = [0, 0, 0]
-    while (from !== null) {
-      const { status, text, body }: Awaited<ReturnType<typeof api.get<History>>> = await api.get<History>(
-        `/v1/tasks/${taskId}/history?limit=1000&from=${from}`,
-      )
-      t.equal(status, 200)
-      t.ok(
-        text.length < 9 * MiB && body.events.length > 0,
-        `${body.events.length} events, ${text.length} bytes`,
-      )
-      t.equal(body.events[0]!.revision, events)
-      events += body.events.length
-      failures += body.events.filter(({ type }) => type === 'TaskAttemptFailed').length
-      from = body.next
-      pages++
-    }
-    t.strictSame([events, failures], [1 + 3 * FAILURES, FAILURES])
-    t.ok(pages >= 23, `${pages} pages`)
-    t.match(await api.get(`/v1/tasks/${taskId}`), {
-      status: 200,
-      body: { attempt: FAILURES + 1, revision: 3 * FAILURES },
-    })
-    await until(
-      'the read model has it',
-      async () => (await api.get<TaskList>('/v1/tasks')).body.tasks[0]?.revision === 3 * FAILURES,
-      60_000,
-    )
-    t.comment(
-      `${Math.round(process.memoryUsage().heapUsed / MiB)} MiB of heap, ${Math.round(process.memoryUsage().rss / MiB)} MiB in all`,
-    )
-    t.match(await api.post('/v1/verify', {}), { status: 200, body: { checked: { tasks: 1 }, findings: [] } })
-    t.comment(
-      `${Math.round(process.memoryUsage().heapUsed / MiB)} MiB of heap, ${Math.round(process.memoryUsage().rss / MiB)} MiB in all`,
-    )
+/** The double keeps its log in memory; a few pages show what many do. */
+const HISTORIES = [
+  { name: 'Postgres', failures: 1_000, pages: 23, open: async () => ({ log: undefined }) },
+  {
+    name: 'EventStoreDB',
+    failures: 150,
+    pages: 4,
+    open: async (t: Test) => ({ log: (await startEventStoreDBDouble(t)).address }),
   },
-)
+]
+for (const { name, failures: FAILURES, pages: PAGES, open } of HISTORIES)
+  t.test(
+    `S53 a history of ${FAILURES} events of 200 KB: pages bounded by bytes as well, whoever reads it (${name})`,
+    async t => {
+      const { log } = await open(t)
+      const parts = await startParts(
+        t,
+        log ? { openLog: () => openEventStoreDBEventLog({ settings: eventStoreDBSettings(log) }) } : {},
+      )
+      const error = { code: 'x', message: 'm'.repeat(64 * 1_024), detail: 'd'.repeat(128 * 1_024) }
+      const timeouts = { queueMs: 3_600_000, executionMs: 3_600_000, leaseMs: 3_600_000, totalMs: 3_600_000 }
+      const policy = {
+        maxAttempts: FAILURES + 1,
+        initialDelayMs: 3_600_000,
+        factor: 1,
+        maxDelayMs: 3_600_000,
+        jitter: 0,
+      }
+      const [taskId] = (await submitTasks(parts.engine, 1, () => ({ timeouts, retry: policy }))) as [string]
+      for (let attempt = 1; attempt <= FAILURES; attempt++)
+        for (const command of [start({ attempt }), fail({ attempt, error }), retry()])
+          mustBe('accepted', await parts.engine.execute(ask(taskId, command)))
+      // A process that has nothing of it in memory.
+      const { api } = await startApi(t, { databaseUrl: parts.url, ...(log ? { log } : {}) })
+      let from: number | null = 0
+      let [events, failures, pages] = [0, 0, 0]
+      while (from !== null) {
+        const { status, text, body }: Awaited<ReturnType<typeof api.get<History>>> = await api.get<History>(
+          `/v1/tasks/${taskId}/history?limit=1000&from=${from}`,
+        )
+        t.equal(status, 200)
+        t.ok(
+          text.length < 9 * MiB && body.events.length > 0,
+          `${body.events.length} events, ${text.length} bytes`,
+        )
+        t.equal(body.events[0]!.revision, events)
+        events += body.events.length
+        failures += body.events.filter(({ type }) => type === 'TaskAttemptFailed').length
+        from = body.next
+        pages++
+      }
+      t.strictSame([events, failures], [1 + 3 * FAILURES, FAILURES])
+      t.ok(pages >= PAGES, `${pages} pages`)
+      t.match(await api.get(`/v1/tasks/${taskId}`), {
+        status: 200,
+        body: { attempt: FAILURES + 1, revision: 3 * FAILURES },
+      })
+      await until(
+        'the read model has it',
+        async () => (await api.get<TaskList>('/v1/tasks')).body.tasks[0]?.revision === 3 * FAILURES,
+        60_000,
+      )
+      t.comment(
+        `${Math.round(process.memoryUsage().heapUsed / MiB)} MiB of heap, ${Math.round(process.memoryUsage().rss / MiB)} MiB in all`,
+      )
+      t.match(await api.post('/v1/verify', {}), {
+        status: 200,
+        body: { checked: { tasks: 1 }, findings: [] },
+      })
+      t.comment(
+        `${Math.round(process.memoryUsage().heapUsed / MiB)} MiB of heap, ${Math.round(process.memoryUsage().rss / MiB)} MiB in all`,
+      )
+    },
+  )

@@ -108,7 +108,7 @@ for (const when of ['before it was projected', 'after it was projected'] as cons
 
       const found = []
       for (let place: string | null = null, first = true; first || place !== null; first = false) {
-        const walked = await walkOn(parts, place, { rows: 2, batches: 1 })
+        const walked = await walkOn(parts, place, { rows: 2, events: 1 })
         found.push(...walked.findings)
         place = walked.next
       }

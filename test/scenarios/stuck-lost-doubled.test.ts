@@ -2,11 +2,13 @@
 import { randomUUID } from 'node:crypto'
 import pg from 'pg'
 import t, { type Test } from 'tap'
+import type { TaskList, TaskView } from '../../src/api/schemas/tasks.ts'
 import { Claims } from '../../src/workers/claims.ts'
-import { type Api, startApi, until } from '../api/fixture.ts'
+import { type Answer, type Api, aType, isProblem, startApi, until } from '../api/fixture.ts'
 import { start, succeed } from '../domain/specification.ts'
 import { differences } from '../support/compare.ts'
 import { anEvent } from '../support/events.ts'
+import { startEventStoreDBDouble } from '../support/eventstoredb-double/double.ts'
 import {
   aClaim,
   ask,
@@ -173,6 +175,54 @@ t.test(
     mustBe('repeated', await parts.engine.execute(report))
     mustBe('repeated', await parts.engine.execute({ ...report, commandId: randomUUID() }))
     t.strictSame(await typesOf(parts.log, taskId), ['TaskSubmitted', 'TaskStarted', 'TaskSucceeded'])
+  },
+)
+
+t.test(
+  'S14 on EventStoreDB, over HTTP: whatever was stored unanswered is answered when asked again, and stands once',
+  async t => {
+    const double = await startEventStoreDBDouble(t)
+    const { api, service } = await startApi(t, { log: double.address })
+    await until('it is ready', async () => (await api.get('/readyz')).status === 200)
+    let refusals = 0
+    /** Asks until the answer is not that the log is away. */
+    const insist = async (ask: () => Promise<Answer<unknown>>): Promise<void> => {
+      for (;;) {
+        const answer = await ask()
+        if (answer.status < 300) return
+        isProblem(t, answer, 'log_unavailable')
+        refusals++
+      }
+    }
+    const losses: (() => void)[] = [
+      () => double.failAppends('timeout', { store: true }),
+      // Until both the log and the engine have waited long enough, so that the asker is told.
+      () => double.loseAcks(1),
+    ]
+    for (const [index, lose] of losses.entries()) {
+      const type = aType()
+      const key = { 'idempotency-key': `lost-${index}` }
+      const claim = { types: [type], claimId: randomUUID() }
+      lose()
+      await insist(() => api.post('/v1/tasks', { type }, key))
+      const { body } = await api.post<TaskView>('/v1/tasks', { type }, key)
+      t.match(body, { type, status: 'PENDING' }, 'the task of the first time')
+      const task = { taskId: body.taskId, attempt: 1 }
+      await until('it is listed', async () => {
+        const { body } = await api.get<TaskList>(`/v1/tasks?type=${type}`)
+        return body.tasks.length === 1
+      })
+      lose()
+      await insist(() => api.claim(claim))
+      t.match((await api.claim(claim)).body.tasks, [task])
+      lose()
+      for (let asked = 0; asked < 2; asked++)
+        await insist(() => api.command(task, 'succeed', { result: index }))
+      t.match(await api.task(task.taskId), { status: 'SUCCESS', result: index, revision: 2 })
+      t.strictSame(await api.eventTypes(task.taskId), ['TaskSubmitted', 'TaskStarted', 'TaskSucceeded'])
+    }
+    t.equal(refusals, 3, 'so often the asker was told that the outcome is not known')
+    await until('rows are the fold', async () => (await differences(service.pool, service.log)).length === 0)
   },
 )
 

@@ -35,6 +35,8 @@ export interface SimulationOptions {
   workers?: number
   troubles?: Partial<Troubles>
   broken?: Broken
+  /** An empty one in memory where none is given; closed when the story has been told. */
+  log?: EventLog
 }
 
 export interface SimulationReport {
@@ -64,7 +66,7 @@ const REST_MS = 3_000
 
 /** Tells one story and what did not hold in it. */
 export async function simulate(options: SimulationOptions): Promise<SimulationReport> {
-  const log = createMemoryEventLog()
+  const log = options.log ?? createMemoryEventLog()
   const lifecycles = await Lifecycles.open(log)
   const world = new World({
     seed: options.seed,

@@ -197,6 +197,8 @@ export interface PartsOptions {
   engine?: Partial<EngineOptions>
   timers?: Partial<TimersOptions>
   log?: (log: EventLog) => EventLog
+  /** The log in the database where none is given. */
+  openLog?: () => EventLog
 }
 
 /** All parts on a database of their own. */
@@ -211,7 +213,8 @@ export async function openParts(t: Test, url: string, options: PartsOptions = {}
   const pool = new pg.Pool({ connectionString: url, max: 6, options: '-c timezone=UTC -c datestyle=ISO' })
   // Tests end connections on purpose.
   pool.on('error', () => {})
-  const opened = await openPostgresEventLog({ connectionString: url, readConnections: 4 })
+  const opened =
+    options.openLog?.() ?? (await openPostgresEventLog({ connectionString: url, readConnections: 4 }))
   const log = options.log?.(opened) ?? opened
   const sampled = options.clock ? null : await DatabaseClock.start(pool, SILENT)
   const clock = options.clock ?? sampled!

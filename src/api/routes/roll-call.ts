@@ -13,8 +13,8 @@ import type { AppParts, TypedApp } from '../parts.ts'
 import { Problem } from '../problems.ts'
 import { type RollCallAnswer, type VerifyAnswer, verifySchema } from '../schemas/roll-call.ts'
 
-/** Of 1,000 events each. */
-const LOG_BATCHES = 5
+/** Of the log, in each step. */
+const LOG_EVENTS = 5_000
 
 export function rollCallRoutes(app: TypedApp, { rollCall, pool, log, logger }: AppParts): void {
   app.get('/v1/rollcall', async () => (await rollCall.read()) satisfies RollCallAnswer)
@@ -39,7 +39,7 @@ export function rollCallRoutes(app: TypedApp, { rollCall, pool, log, logger }: A
     } satisfies VerifyAnswer
 
     function step(place: string | null): Promise<Walked> {
-      return walkOn(source, place, { rows: limit, batches: LOG_BATCHES }).catch(refuse)
+      return walkOn(source, place, { rows: limit, events: LOG_EVENTS }).catch(refuse)
     }
 
     /** @returns the tasks that are still at fault */
