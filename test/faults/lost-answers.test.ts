@@ -1,11 +1,12 @@
 /** Connections break at any moment after a request was sent; whatever is asked again with its ids happens once. */
 import { randomUUID } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import t from 'tap'
+import t, { type Test } from 'tap'
 import type { TaskView } from '../../src/api/schemas/tasks.ts'
 import type { ClaimAnswer, ReportsAnswer } from '../../src/api/schemas/workers.ts'
 import { auditLog } from '../../src/engine/audit.ts'
-import { startApi, TOKEN } from '../api/fixture.ts'
+import { type StartOptions, startApi, TOKEN } from '../api/fixture.ts'
+import { spawnEventStoreDBDouble } from '../support/eventstoredb-double/spawn.ts'
 
 const TASKS = 200
 const WORKERS = 4
@@ -13,7 +14,15 @@ const WORKERS = 4
 const CUT_MS = 15
 
 t.test('S14 answers get lost at random, and every task has one outcome', { timeout: 120_000 }, async t => {
-  const { api, service } = await startApi(t)
+  await loseAnswers(t, {})
+})
+
+t.test('S14 the same with the log in EventStoreDB', { timeout: 120_000 }, async t => {
+  await loseAnswers(t, { log: (await spawnEventStoreDBDouble(t)).address })
+})
+
+async function loseAnswers(t: Test, options: StartOptions): Promise<void> {
+  const { api, service } = await startApi(t, options)
   let lost = 0
 
   /** Sends three times at most with a connection that breaks, then until it is answered. */
@@ -81,4 +90,4 @@ t.test('S14 answers get lost at random, and every task has one outcome', { timeo
   t.match(audit, { missing: [], doubled: [], broken: [] })
   for (const { task, events } of audit.tasks.values())
     t.match({ ...task, events }, { status: 'SUCCESS', events: 3 })
-})
+}

@@ -13,17 +13,25 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
 import { type Audit, auditLog } from '../../src/engine/audit.ts'
-import { openPostgresEventLog } from '../../src/eventlog/postgres/postgres-event-log.ts'
+import { POSTGRES_LOG } from '../../src/runtime/config.ts'
 import { startEmbeddedPostgres } from '../../src/runtime/embedded-postgres.ts'
+import { openLog } from '../../src/runtime/open-log.ts'
 import { type Client, createClient, RollcallError } from '../../src/sdk/client.ts'
+import type { LogKind } from '../faults/harness/plan.ts'
 import { ended, readyLine, spawnProgram } from '../faults/harness/processes.ts'
 import { Random } from '../faults/harness/random.ts'
 import { differences } from '../support/compare.ts'
+import {
+  type SpawnedEventStoreDBDouble,
+  spawnEventStoreDBDouble,
+} from '../support/eventstoredb-double/spawn.ts'
 
 export interface CrashOptions {
   tasks?: number
   clients?: number
   workers?: number
+  /** Where the log is: in the service's own Postgres, or on the double of EventStoreDB, which is not killed. */
+  on?: LogKind
   log?: (line: string) => void
 }
 
@@ -96,10 +104,11 @@ class CrashRun {
   readonly #began = performance.now()
   #dataDir = ''
   #port = 0
+  #logServer: SpawnedEventStoreDBDouble | null = null
 
   constructor(seed: number, options: CrashOptions) {
     this.#seed = seed
-    this.#options = { tasks: 500, clients: 4, workers: 3, log: () => {}, ...options }
+    this.#options = { tasks: 500, clients: 4, workers: 3, on: 'postgres', log: () => {}, ...options }
     this.#random = new Random(seed)
   }
 
@@ -109,6 +118,7 @@ class CrashRun {
     // As root the database runs as another user, who has to pass.
     await chmod(this.#dataDir, 0o755)
     this.#port = await freePort()
+    if (this.#options.on === 'eventstoredb') this.#logServer = await spawnEventStoreDBDouble(null)
     let service = await this.#startService()
     const crew = await Promise.all(
       Array.from({ length: workers }, (_, index) => this.#startWorker(`worker-${index}`)),
@@ -176,6 +186,10 @@ class CrashRun {
     return `http://127.0.0.1:${this.#port}`
   }
 
+  get #logAddress(): string {
+    return this.#logServer?.address ?? POSTGRES_LOG
+  }
+
   /** Waits until the service itself says that nothing is open and nothing lags. */
   async #settle(): Promise<void> {
     const client = this.#client()
@@ -194,7 +208,7 @@ class CrashRun {
     const pool = new pg.Pool({ connectionString: postgres.url, max: 2 })
     // An ended pool may still hear that the server goes.
     pool.on('error', () => {})
-    const log = await openPostgresEventLog({ connectionString: postgres.url })
+    const log = await openLog(this.#logAddress, { databaseUrl: postgres.url })
     try {
       const audit = await auditLog(
         log,
@@ -241,7 +255,7 @@ class CrashRun {
 
   async #startService(): Promise<ChildProcess> {
     const folder = ['--port', String(this.#port), '--data-dir', this.#dataDir]
-    const service = this.#spawn('src/cli/main.ts', ['dev', ...folder, '--json'])
+    const service = this.#spawn('src/cli/main.ts', ['dev', ...folder, '--log', this.#logAddress, '--json'])
     await ready(service)
     this.#say('the service is ready')
     return service
@@ -287,6 +301,7 @@ class CrashRun {
       child.kill('SIGKILL')
       await ended(child)
     }
+    await this.#logServer?.stop()
     if (this.#dataDir)
       await rm(this.#dataDir, { recursive: true, force: true, maxRetries: 20, retryDelay: 250 })
   }

@@ -35,7 +35,7 @@ const on = (double: EventStoreDBDouble, options: PartsOptions = {}): PartsOption
   openLog: () =>
     openEventStoreDBEventLog({
       settings: eventStoreDBSettings(double.address),
-      appendTimeoutMs: 1_000,
+      appendTimeoutMs: 10_000,
       silenceMs: 300,
     }),
   ...options,
@@ -229,7 +229,10 @@ t.test('what another hand writes among our streams stops nobody', async t => {
   other.projector.start()
   mustBe('accepted', await parts.engine.execute(ask(sound, note())))
   await other.projected()
-  t.match(await parts.rows('SELECT task_id, revision FROM rollcall.tasks'), [{ task_id: sound, revision: 1 }])
+  // The other one may have had a row before its spoilt event came.
+  t.match(await parts.rows('SELECT revision FROM rollcall.tasks WHERE task_id = $1', [sound]), [
+    { revision: 1 },
+  ])
   t.match(await parts.rows('SELECT task_id, reason FROM rollcall.set_aside'), [
     { task_id: spoilt, reason: /cannot be read/ },
   ])

@@ -4,7 +4,7 @@ import type { RecordedEvent } from '../../../src/domain/events.ts'
 import { isOpen } from '../../../src/domain/task.ts'
 import { type AuditedTask, auditLog } from '../../../src/engine/audit.ts'
 import { decodeEvent, taskIdOf } from '../../../src/eventlog/codec.ts'
-import type { EventLog } from '../../../src/eventlog/event-log.ts'
+import type { EventLog, StoredEvent } from '../../../src/eventlog/event-log.ts'
 import { differences } from '../../support/compare.ts'
 import { type ClientAnswers, digestOf, noteOf, resultOf, type WorkerAnswer } from './answers.ts'
 import { type Payload, PROGRAMS } from './plan.ts'
@@ -81,28 +81,34 @@ function payloadOf(stream: Stream | undefined): unknown {
 
 async function readHistories(log: EventLog): Promise<Map<string, RecordedEvent[]>> {
   const histories = new Map<string, RecordedEvent[]>()
+  for (const stored of await readEvents(log)) {
+    const taskId = taskIdOf(stored.stream)
+    if (taskId === null) continue
+    const history = histories.get(taskId) ?? []
+    histories.set(taskId, history)
+    // One that cannot be read is the audit's to name.
+    try {
+      history.push(decodeEvent(stored))
+    } catch {}
+  }
+  return histories
+}
+
+/** Every event, as it is stored. */
+export async function readEvents(log: EventLog): Promise<StoredEvent[]> {
+  const events: StoredEvent[] = []
   const head = await log.head()
-  if (!head) return histories
+  if (!head) return events
   const done = new AbortController()
   await log.follow(
     null,
     async batch => {
-      for (const stored of batch) {
-        const taskId = taskIdOf(stored.stream)
-        if (taskId !== null) {
-          const history = histories.get(taskId) ?? []
-          histories.set(taskId, history)
-          // One that cannot be read is the audit's to name.
-          try {
-            history.push(decodeEvent(stored))
-          } catch {}
-        }
-        if (stored.id === head.eventId) return done.abort()
-      }
+      events.push(...batch)
+      if (batch.some(({ id }) => id === head.eventId)) done.abort()
     },
     done.signal,
   )
-  return histories
+  return events
 }
 
 function* lostTasks(streams: Streams, { tasks }: ClientAnswers): Generator<string> {

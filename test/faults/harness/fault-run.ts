@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import pg from 'pg'
+import type { EventLog } from '../../../src/eventlog/event-log.ts'
 import { migrate } from '../../../src/runtime/migrate.ts'
 import { openLog } from '../../../src/runtime/open-log.ts'
 import {
@@ -15,15 +16,15 @@ import {
 } from '../../support/eventstoredb-double/spawn.ts'
 import { TcpProxy } from '../../support/tcp-proxy.ts'
 import { readWorkerAnswers } from './answers.ts'
-import { type Examined, examine, type Findings } from './examine.ts'
+import { type Examined, examine, type Findings, readEvents } from './examine.ts'
 import { Load } from './load.ts'
+import { endLogFaults, strikeLogServer } from './log-faults.ts'
 import {
   countKinds,
   type Fault,
   LINKS,
   type LinkName,
   LOG_LINKS,
-  type LogFaultKind,
   type LogKind,
   makePlan,
   type Plan,
@@ -146,6 +147,7 @@ class FaultRun {
     const answered = load.run(submits, this.#began)
     await Promise.all(faults.map(fault => this.#inject(fault)))
     await sleep(Math.max(0, this.#began + seconds * 1_000 - performance.now()))
+    if (this.#logServer) await endLogFaults(this.#logServer)
     this.#say('the faults are over')
     const { settledSeconds, inVain } = await this.#settle(load, answered)
     const examined = await this.#stopAndExamine(load)
@@ -263,46 +265,7 @@ class FaultRun {
         return link.restore()
       }
       default:
-        return this.#injectLog(kind, forMs, amount)
-    }
-  }
-
-  async #injectLog(kind: LogFaultKind, forMs: number, amount: number): Promise<void> {
-    const server = this.#logServer!
-    switch (kind) {
-      case 'log_restart':
-        await server.order({ do: 'restart', pauseMs: forMs })
-        return
-      case 'log_stall':
-        await server.order({ do: 'stall' })
-        await sleep(forMs)
-        await server.order({ do: 'resume' })
-        return
-      case 'log_late':
-        await server.order({ do: 'answerLate', ms: amount })
-        await sleep(forMs)
-        await server.order({ do: 'answerLate', ms: 0 })
-        return
-      case 'log_lose_acks':
-        await server.order({ do: 'loseAcks', count: amount })
-        return
-      case 'log_timeouts':
-        await server.order({ do: 'failAppends', failure: 'timeout', count: amount, store: true })
-        return
-      case 'log_busy':
-        await server.order({ do: 'failAppends', failure: 'server_busy', count: amount })
-        return
-      case 'log_answers_twice':
-        await server.order({ do: 'answerTwice', count: amount, afterMs: 20 })
-        return
-      case 'log_drops_subscriptions':
-        await server.order({ do: 'dropSubscriptions' })
-        return
-      case 'log_ends_subscriptions':
-        await server.order({ do: 'endSubscriptions' })
-        return
-      default:
-        return kind satisfies never
+        return strikeLogServer(this.#logServer!, { kind, forMs, amount })
     }
   }
 
@@ -375,11 +338,18 @@ class FaultRun {
         .filter(name => name.endsWith('.answers'))
         .flatMap(name => readWorkerAnswers(join(this.#folder, name)))
       await writeFile(join(this.#folder, 'clients.answers.json'), JSON.stringify(load.answers))
+      if (this.#logServer) await this.#keepEvents(log)
       return await examine(pool, log, load.answers, answers)
     } finally {
       await log.close()
       await pool.end()
     }
+  }
+
+  /** The server's memory is its log: what is to be looked up later has to be written down. */
+  async #keepEvents(log: EventLog): Promise<void> {
+    const lines = (await readEvents(log)).map(event => `${JSON.stringify(event)}\n`)
+    await writeFile(join(this.#folder, 'events.jsonl'), lines.join(''))
   }
 
   async #stopAll(processes: readonly Supervised[]): Promise<void> {

@@ -52,8 +52,11 @@ const LOG_SERVER = ['eventstoredb'] as const
 export const LOG_FAULT_KINDS = {
   /** Every call and connection dies, and what only memory held is forgotten. */
   log_restart: { targets: LOG_SERVER, forMs: [0, 5_000] },
-  /** Requests are taken and neither stored nor answered, and are stored when it goes on. */
-  log_stall: { targets: LOG_SERVER, forMs: [500, 8_000] },
+  /**
+   * Requests are taken and neither stored nor answered until it goes on. Always for longer than an append waits: what was
+   * given up meanwhile is never stored, and a service that takes the silence for success loses it.
+   */
+  log_stall: { targets: LOG_SERVER, forMs: [3_500, 9_000] },
   log_lose_acks: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
   /** Answers come so many milliseconds later; appends are given up after 3,000. */
   log_late: { targets: LOG_SERVER, forMs: [1_000, 6_000], amount: [100, 4_000] },
