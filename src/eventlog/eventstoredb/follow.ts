@@ -62,6 +62,8 @@ export async function follow(
         following.logger?.info({ err: subscription.failure }, 'following anew')
         subscription.close()
         subscription = null
+        // One that ends as soon as it was opened must not be opened again and again without a pause.
+        await sleep(RETRY_MS.min, undefined, { signal }).catch(() => {})
       } else if (subscription.caughtUp && performance.now() - calledAt >= IDLE_WAIT_MS) {
         await onBatch([])
         calledAt = performance.now()
