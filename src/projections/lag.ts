@@ -12,7 +12,7 @@ import {
 import { PROJECTOR_NAME } from './projector.ts'
 
 export interface Lag {
-  /** Events that are not projected, counted up to `LAG_EVENTS_MAX`; null where the log no longer holds the place. */
+  /** Events that are not projected, counted up to the limit that was asked for; null where the log no longer holds the place. */
   events: number | null
   /** 0 when every event is projected, else about how long the oldest of the others has been waiting. */
   seconds: number
@@ -25,10 +25,13 @@ export const LAG_EVENTS_MAX = 10_000
 const NEAR_SECONDS = 1
 const FIRST_INSTANT_MS = 2_000
 
-/** @throws when log or read model cannot be reached */
-export async function readLag(pool: Pool, log: EventLog): Promise<Lag> {
+/**
+ * @param eventsMax how far events are counted: EventStoreDB sends every one that is
+ * @throws when log or read model cannot be reached
+ */
+export async function readLag(pool: Pool, log: EventLog, eventsMax = LAG_EVENTS_MAX): Promise<Lag> {
   const { checkpoint, ageSeconds, now } = await readPlace(pool)
-  const events = await log.countAfter(checkpoint, LAG_EVENTS_MAX).catch(error => {
+  const events = await log.countAfter(checkpoint, eventsMax).catch(error => {
     if (error instanceof LogWentBackwardsError) return null
     throw error
   })

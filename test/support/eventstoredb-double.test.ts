@@ -1,13 +1,10 @@
 /** The double against the real client library, over the wire: what it promises to be like, and each of its faults. */
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
 import eventstoredb, { type AllStreamSubscription, type JSONEventData } from '@eventstore/db-client'
 import { credentials, status } from '@grpc/grpc-js'
-import selfsigned from 'selfsigned'
 import t, { type Test } from 'tap'
+import { selfSigned } from './certificate.ts'
 import { type EventStoreDBDouble, startEventStoreDBDouble } from './eventstoredb-double/double.ts'
 import { eventAnswer } from './eventstoredb-double/messages.ts'
 import { spawnEventStoreDBDouble } from './eventstoredb-double/spawn.ts'
@@ -341,24 +338,15 @@ t.test('an append is at most as large as the server takes, counted as it counts'
 })
 
 t.test('over TLS users are known by their passwords, appending one by one', async t => {
-  const { cert, private: key } = await selfsigned.generate([{ name: 'commonName', value: 'localhost' }], {
-    keySize: 2048,
-    extensions: [
-      { name: 'basicConstraints', cA: true },
-      { name: 'subjectAltName', altNames: [{ type: 2, value: 'localhost' }] },
-    ],
-  })
-  const folder = await mkdtemp(join(tmpdir(), 'rollcall-tls-'))
-  t.teardown(() => rm(folder, { recursive: true }))
-  await writeFile(join(folder, 'authority.pem'), cert)
+  const { caFile, ...tls } = await selfSigned(t)
   const options = {
-    tls: { certificate: cert, key },
+    tls,
     host: 'localhost',
     users: { admin: 'changeit' },
     maxAppendBytes: 1_000,
   }
   const double = await startEventStoreDBDouble(t, options)
-  const client = clientOf(t, `${double.address}&tlsCAFile=${join(folder, 'authority.pem')}`)
+  const client = clientOf(t, `${double.address}&tlsCAFile=${caFile}`)
   const admin = { username: 'admin', password: 'changeit' }
   const one = anEvent()
   const append = (expectedRevision: bigint | 'no_stream', event: JSONEventData = one) =>

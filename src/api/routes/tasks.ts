@@ -104,7 +104,8 @@ function readRoutes(app: TypedApp, parts: AppParts): void {
       limit,
       after: cursor === undefined ? null : decodeCursor(cursor),
     })
-    const lag = await readLag(pool, log)
+    // A list says how old it is, not how much it misses.
+    const lag = await readLag(pool, log, 1)
     return {
       tasks: rows.map(listedView),
       nextCursor: next && encodeCursor(rows.at(-1)!),

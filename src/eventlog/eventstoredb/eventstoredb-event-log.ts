@@ -86,13 +86,8 @@ class EventStoreDBEventLog implements EventLog {
     this.#assertOpen()
     const sound = appends.flatMap((append, index) => (results[index] === null ? [{ append, index }] : []))
     if (sound.length === 0) return results as AppendResult[]
-    await this.#identity.assertOpen().catch(error => {
-      if (!(error instanceof LogWentBackwardsError)) throw error
-      // To who appends it is a log that does not take it; followers say that it went backwards.
-      throw new LogUnavailableError(error.message, { cause: error })
-    })
     const known = sound.filter(({ append }) => append.expected !== 'any')
-    const outcomes = known.length > 0 ? await this.#appender.append(known.map(({ append }) => append)) : []
+    const outcomes = known.length > 0 ? await this.#append(known.map(({ append }) => append)) : []
     const doubtful: { append: Append; index: number }[] = sound.filter(
       ({ append }) => append.expected === 'any',
     )
@@ -172,6 +167,20 @@ class EventStoreDBEventLog implements EventLog {
     return this.#closing
   }
 
+  /** Appends while the log is known to be open. */
+  async #append(appends: readonly Append[]): Promise<Outcome[]> {
+    const countsUntil = await this.#identity.assertOpen().catch(error => {
+      if (!(error instanceof LogWentBackwardsError)) throw error
+      // To who appends it is a log that does not take it; followers say that it went backwards.
+      throw new LogUnavailableError(error.message, { cause: error })
+    })
+    const outcomes = await this.#appender.append(appends)
+    // A process that stood still in between may have sent this after the log was sealed, copied and compared.
+    if (performance.now() > countsUntil)
+      throw new LogUnavailableError('an append took so long that the log may have been sealed before it')
+    return outcomes
+  }
+
   /**
    * What an append came to that was not simply stored. The server recognises a repetition; where it says conflict
    * all the same, or does not know the place, the stream tells (PITFALLS E6).
@@ -199,7 +208,7 @@ class EventStoreDBEventLog implements EventLog {
             actual: last,
           }
         )
-      const [outcome] = await this.#appender.append([{ ...append, expected: last ?? 'no_stream' }])
+      const [outcome] = await this.#append([{ ...append, expected: last ?? 'no_stream' }])
       const result = resultOf(outcome!)
       if (result) return result
     }

@@ -52,13 +52,20 @@ export class Identity {
     return this.id
   }
 
-  /** Makes sure that this process may append. @throws LogSealedError */
-  async assertOpen(): Promise<void> {
+  /**
+   * Makes sure that this process may append.
+   *
+   * @returns until when, by performance.now(), an answer counts: a later one may be of an append that came after a seal
+   * @throws LogSealedError
+   */
+  async assertOpen(): Promise<number> {
     const age = performance.now() - this.#lookedAt
     if (age >= this.#options.freshMs) await this.look()
     // The next one comes before this one is old, so that appends seldom wait for it.
     else if (age >= this.#options.freshMs / 2) this.look().catch(() => {})
-    if (this.#movedTo !== null && !this.#options.pastSeal) throw new LogSealedError(this.id, this.#movedTo)
+    if (this.#options.pastSeal) return Number.POSITIVE_INFINITY
+    if (this.#movedTo !== null) throw new LogSealedError(this.id, this.#movedTo)
+    return this.#lookedAt + this.#options.freshMs + this.#options.appendTimeoutMs
   }
 
   /**

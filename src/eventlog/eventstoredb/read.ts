@@ -25,8 +25,6 @@ import type { ReadRequest, ReadResponse } from './stubs.ts'
 
 /** Streams that are read at a time; more wait. */
 const PARALLEL = 32
-/** Answers taken into account before the server's flow is held: a page and the event behind it. */
-const PAGE = READ_LIMITS.events
 
 export class Reader {
   readonly #connection: Connection
@@ -40,7 +38,7 @@ export class Reader {
   }
 
   async stream(stream: string, fromRevision: number, limit: number): Promise<StreamSlice> {
-    const count = Math.min(limit, PAGE)
+    const count = Math.min(limit, READ_LIMITS.events)
     const { events, more } = await this.#page(
       streamRequest(this.names.there(stream), fromRevision, count + 1),
       count,
@@ -55,7 +53,7 @@ export class Reader {
     const found = new Map<string, StoredEvent[]>()
     await inParallel(streams, async ({ stream, fromRevision }) => {
       for (let from: number | null = fromRevision; from !== null; ) {
-        const slice: StreamSlice = await this.stream(stream, from, PAGE)
+        const slice: StreamSlice = await this.stream(stream, from, READ_LIMITS.events)
         const events = found.get(stream)
         if (events) events.push(...slice.events)
         else if (slice.events.length > 0) found.set(stream, slice.events)
@@ -161,7 +159,7 @@ export class Reader {
     return page
   }
 
-  /** Reads events until the end, or until `onEvent` wants no more. A node that is no leader any more is asked no second time. */
+  /** Reads events until the end, or until `onEvent` wants no more. The leader is looked for once. */
   async #read(
     request: ReadRequest,
     what: string,
@@ -177,7 +175,7 @@ export class Reader {
         this.#connection.worked()
         return
       } catch (error) {
-        if (isStreamDeleted(error) || (isStreamNotFound(error) && !isNotLeader(error))) return
+        if (isStreamDeleted(error) || isStreamNotFound(error)) return
         if (isInvalidPosition(error)) throw asLogError(error, what)
         if (live) await this.#connection.failed(live, error)
         if (!isNotLeader(error) || turned) throw asLogError(error, what)

@@ -1,9 +1,6 @@
 /** TLS, users and passwords, on a double that asks for them. */
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import selfsigned from 'selfsigned'
 import t, { type Test } from 'tap'
+import { selfSigned } from '../../support/certificate.ts'
 import { anAppend, wholeStream } from '../../support/events.ts'
 import { startEventStoreDBDouble } from '../../support/eventstoredb-double/double.ts'
 import { recordingLogger } from '../../support/service-parts.ts'
@@ -12,19 +9,9 @@ import { openAt } from './open.ts'
 const PASSWORD = 'p@ss:w0rd/%&?'
 
 async function secured(t: Test) {
-  const { cert, private: key } = await selfsigned.generate([{ name: 'commonName', value: 'localhost' }], {
-    keySize: 2048,
-    extensions: [
-      { name: 'basicConstraints', cA: true },
-      { name: 'subjectAltName', altNames: [{ type: 2, value: 'localhost' }] },
-    ],
-  })
-  const folder = await mkdtemp(join(tmpdir(), 'rollcall-tls-'))
-  t.teardown(() => rm(folder, { recursive: true }))
-  const caFile = join(folder, 'authority.pem')
-  await writeFile(caFile, cert)
+  const { caFile, ...tls } = await selfSigned(t)
   const double = await startEventStoreDBDouble(t, {
-    tls: { certificate: cert, key },
+    tls,
     users: { rollcall: PASSWORD },
     host: 'localhost',
   })

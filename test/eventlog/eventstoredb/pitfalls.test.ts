@@ -48,6 +48,24 @@ t.test(
   },
 )
 
+t.test(
+  'an append that a process sent after it stood still counts for nothing: the log may be sealed',
+  async t => {
+    noUncaughtErrors(t)
+    const double = await startEventStoreDBDouble(t)
+    const log = openAt(t, double.address, { sealFreshMs: 200, appendTimeoutMs: 500 })
+    await appendUntilAnswered(log)
+    const append = anAppend()
+    const answer = log.appendMany([append])
+    answer.catch(() => {})
+    const until = performance.now() + 900
+    while (performance.now() < until);
+    await t.rejects(answer, UNAVAILABLE)
+    await appendUntilAnswered(log, append)
+    t.equal((await wholeStream(log, append.stream)).length, 1)
+  },
+)
+
 t.test('E2 of two logs in a process one breaks: the appends of the other go on', async t => {
   const { double, log } = await onDouble(t)
   const { double: otherDouble, log: other } = await onDouble(t)
