@@ -167,13 +167,18 @@ class EventStoreDBEventLog implements EventLog {
     return this.#closing
   }
 
-  /** Appends while the log is known to be open. */
-  async #append(appends: readonly Append[]): Promise<Outcome[]> {
-    const countsUntil = await this.#identity.assertOpen().catch(error => {
+  /** @returns until when an answer counts. @throws LogSealedError, LogUnavailableError */
+  #mayAppend(): Promise<number> {
+    return this.#identity.assertOpen().catch(error => {
       if (!(error instanceof LogWentBackwardsError)) throw error
       // To who appends it is a log that does not take it; followers say that it went backwards.
       throw new LogUnavailableError(error.message, { cause: error })
     })
+  }
+
+  /** Appends while the log is known to be open. */
+  async #append(appends: readonly Append[]): Promise<Outcome[]> {
+    const countsUntil = await this.#mayAppend()
     const outcomes = await this.#appender.append(appends)
     // A process that stood still in between may have sent this after the log was sealed, copied and compared.
     if (performance.now() > countsUntil)
@@ -196,6 +201,8 @@ class EventStoreDBEventLog implements EventLog {
 
   /** The server recognises a repeated append that expects anything only for as long as it remembers; the stream is read. */
   async #appendAny(append: Append): Promise<AppendResult> {
+    // A repetition is found without an append, and refused on a sealed log all the same.
+    await this.#mayAppend()
     for (let tries = 0; tries < ANY_TRIES; tries++) {
       const stored =
         (await this.#reader.streams([{ stream: append.stream, fromRevision: 0 }])).get(append.stream) ?? []
