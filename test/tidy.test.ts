@@ -95,6 +95,6 @@ t.test('every command that the README shows is one of the program', async t => {
   t.ok(program instanceof Command)
   const known = program.commands.map(command => command.name())
   for (const document of ['README.md', ...filesUnder('docs', ['.md'])])
-    for (const [, name] of read(document).matchAll(/(?:^|`)(?:npx )?rollcall ([a-z]+)\b/gm))
+    for (const [, name] of read(document).matchAll(/(?:^|`)(?:npx )?rollcall ([a-z]+(?:-[a-z]+)*)\b/gm))
       t.ok(known.includes(name!), `${document}: rollcall ${name}`)
 })

@@ -13,6 +13,7 @@ import { answerBrokenRequest } from './broken-request.ts'
 import { parseJsonBody } from './json-body.ts'
 import type { AppParts } from './parts.ts'
 import { invalid, Problem } from './problems.ts'
+import { deadLetterRoutes } from './routes/dead-letters.ts'
 import { healthRoutes } from './routes/health.ts'
 import { metricsRoutes } from './routes/metrics.ts'
 import { refusalRoutes } from './routes/refusals.ts'
@@ -82,6 +83,7 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
   refusalRoutes(typed, parts)
   workerRoutes(typed, parts)
   rollCallRoutes(typed, parts)
+  deadLetterRoutes(typed, parts)
   return app
 }
 

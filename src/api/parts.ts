@@ -11,7 +11,9 @@ import type { EventLog } from '../eventlog/event-log.ts'
 import type { Refusals } from '../projections/refusals.ts'
 import type { RollCall } from '../projections/roll-call.ts'
 import type { Claims } from '../workers/claims.ts'
+import type { DeadLetters } from '../workers/dead-letters.ts'
 import type { Leases } from '../workers/leases.ts'
+import type { Redrives } from '../workers/redrives.ts'
 import type { WorkState } from '../workers/work-state.ts'
 import type { Submitter } from './submit.ts'
 
@@ -25,12 +27,17 @@ export interface AppParts {
   claims: Claims
   leases: Leases
   workState: WorkState
+  deadLetters: DeadLetters
+  redrives: Redrives
   refusals: Pick<Refusals, 'read'>
   metrics: ApiMetrics
   rollCall: RollCall
   logger: Logger
-  /** Whether the parts of this process are fit to serve; each with its reason when it is not. */
-  health: () => { name: string; ok: boolean; reason: string | null }[]
+  /**
+   * Whether the parts of this process are fit to serve; each with its reason when it is not. One that is not needed
+   * for what this process is asked is shown, and takes no readiness away.
+   */
+  health: () => { name: string; ok: boolean; reason: string | null; needed?: boolean }[]
 }
 
 /** What is counted, as far as the API has to do with it. */

@@ -1,6 +1,7 @@
 /** The catalogue of API errors and their shape: application/problem+json (RFC 9457) with a stable code. */
 import type { FastifyReply } from 'fastify'
 import type { z } from 'zod'
+import type { FieldProblem } from '../domain/fields.ts'
 import { ALL_REFUSALS, type AnyRefusalCode } from '../engine/answer.ts'
 
 /** What HTTP adds to the refusals. */
@@ -15,6 +16,7 @@ const HTTP_ERRORS = {
     title: 'The task type is not configured, and only configured ones are accepted.',
   },
   payload_mismatch: { status: 422, title: 'The payload does not fit the schema of its task type.' },
+  dead_letter_not_found: { status: 404, title: 'No dead letter has this id.' },
   route_not_found: { status: 404, title: 'No such route.' },
   request_timeout: { status: 408, title: 'The request did not arrive in time.' },
   body_too_large: { status: 413, title: 'The body is larger than accepted.' },
@@ -101,9 +103,6 @@ export function fieldErrors(issues: readonly z.core.$ZodIssue[]): FieldError[] {
       : [{ path: issue.path.join('.'), message: issue.message }],
   )
 }
-
-/** What a schema's refinement says by its `params`, to be answered with a code of its own. */
-export type FieldProblem = { problem: 'content_too_large' | 'json_too_deep' }
 
 /** A Problem from a failed parse: `invalid_request`, or the code that all its issues name. */
 export function invalid(error: z.ZodError): Problem {

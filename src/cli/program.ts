@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
 import { addCancel } from './commands/cancel.ts'
+import { addDeadLetters } from './commands/dead-letters.ts'
 import { addDemo } from './commands/demo.ts'
 import { addDemoWorker } from './commands/demo-worker.ts'
 import { addDev } from './commands/dev.ts'
@@ -90,6 +91,7 @@ const COMMANDS = [
   addRetry,
   addNote,
   addRollCall,
+  addDeadLetters,
   addVerify,
   addServe,
   addMigrate,

@@ -80,6 +80,8 @@ export interface RollCallFigures {
   drift: number | null
   lagSeconds: number | null
   lagEvents: number | null
+  /** Records that wait for a person; null where they are not counted. */
+  deadLetters: number | null
 }
 
 /** The figures of a report, for gauges. Drift is known once everything was looked at. */
@@ -96,5 +98,6 @@ export function rollCallFigures(report: RollCallReport): RollCallFigures {
     drift: drift === 0 && verified === null ? null : drift,
     lagSeconds: lag.events === null ? null : lag.seconds,
     lagEvents: lag.events,
+    deadLetters: null,
   }
 }

@@ -9,14 +9,23 @@ import { lifecycleSchema } from '../domain/lifecycle.ts'
 import { LIMITS, NAME_PATTERN } from '../domain/limits.ts'
 import { taskTypeSchema } from '../domain/task-types.ts'
 import { eventStoreDBSettings, LogAddressError } from '../eventlog/eventstoredb/settings.ts'
+import type { DispatchSettings } from '../workers/dispatcher.ts'
+import { collidingTypes } from '../workers/topics.ts'
 import { LOG_LEVELS } from './logging.ts'
 
-export const ROLES = ['api', 'projector', 'timers'] as const
+/** These hand tasks to workers through Kafka and take what those say from it. */
+export const KAFKA_ROLES = ['dispatcher', 'ingest'] as const
+export const ROLES = ['api', 'projector', 'timers', ...KAFKA_ROLES] as const
 export type Role = (typeof ROLES)[number]
+const needsKafka = (role: Role): boolean => KAFKA_ROLES.some(one => one === role)
+
+/** A name, an address, or one of IPv6 in brackets. */
+const BROKER = /^([\w.-]+|\[[\da-fA-F:.]+\]):\d{1,5}$/
 
 const portSchema = z.coerce.number().int().min(0).max(65_535)
 
 const DEFAULT_PORT = 8080
+const DAY_MS = 86_400_000
 
 /** The log in the database of the read model. */
 export const POSTGRES_LOG = 'postgres'
@@ -42,22 +51,62 @@ const settingsSchema = z.strictObject({
   port: portSchema.optional(),
   /** Serve another address than loopback without access keys: only when it is asked for by name. */
   withoutKeys: z.boolean().default(false),
-  roles: z
-    .array(z.enum(ROLES))
-    .min(1)
-    .default([...ROLES]),
+  roles: z.array(z.enum(ROLES)).min(1).optional(),
+  /** Of Kafka, `host:port`; none where workers use HTTP alone. */
+  kafkaBrokers: z
+    .array(z.string().regex(BROKER, 'must be host:port, such as kafka-1:9092'))
+    .max(100)
+    .default([]),
   logLevel: z.enum(LOG_LEVELS).default('info'),
 })
 
-/** Without the role `api` a process listens only where it was given a port, for health and metrics; else it is null. */
-export const serviceConfigSchema = settingsSchema.transform(({ port, ...settings }) => ({
-  ...settings,
-  port: port ?? (settings.roles.includes('api') ? DEFAULT_PORT : null),
-}))
+/**
+ * All roles that can run where none are named: those of Kafka where its brokers are. Without the role `api` a process
+ * listens only where it was given a port, for health and metrics; else it is null.
+ */
+export const serviceConfigSchema = settingsSchema
+  .superRefine(({ roles, kafkaBrokers }, context) => {
+    const lost = kafkaBrokers.length > 0 ? [] : (roles?.filter(needsKafka) ?? [])
+    if (lost.length > 0)
+      context.addIssue({
+        code: 'custom',
+        path: ['roles'],
+        message: `${lost.join(' and ')} cannot run without --kafka-brokers`,
+      })
+  })
+  .transform(({ port, ...settings }) => {
+    const possible = ROLES.filter(role => settings.kafkaBrokers.length > 0 || !needsKafka(role))
+    const roles = settings.roles ?? possible
+    return { ...settings, roles, port: port ?? (roles.includes('api') ? DEFAULT_PORT : null) }
+  })
 export type ServiceConfig = z.output<typeof serviceConfigSchema>
 
+/** How tasks of a type are handed to workers through Kafka; over HTTP they can be claimed as well. */
+const kafkaTypeSchema = z.strictObject({
+  /** Messages on their way at once; the other tasks wait where their priority still counts. */
+  maxOutstanding: z.int().min(1).max(10_000).default(100),
+  /** Of the topic, when it is made. */
+  partitions: z.int().min(1).max(1_000).default(4),
+  /** A task that was not started for so long is offered again; twice as long each time. */
+  offerHoldMs: z.int().min(1_000).max(DAY_MS).default(60_000),
+})
+
 export const fileConfigSchema = z.strictObject({
-  types: z.record(z.string().regex(NAME_PATTERN), taskTypeSchema).default({}),
+  types: z
+    .record(
+      z.string().regex(NAME_PATTERN),
+      taskTypeSchema.extend({ kafka: kafkaTypeSchema.optional() }),
+    )
+    .superRefine((types, context) => {
+      const ofKafka = Object.keys(types).filter(type => types[type]!.kafka)
+      const colliding = collidingTypes(ofKafka)
+      if (colliding)
+        context.addIssue({
+          code: 'custom',
+          message: `Kafka takes the topics of ${colliding.join(' and ')} for the same: rename one`,
+        })
+    })
+    .default({}),
   /** Only the types named here are accepted. */
   strictTypes: z.boolean().default(false),
   /** When the roll call counts a task as overdue, and with how much lag it does not say that all is well. */
@@ -78,6 +127,10 @@ export const fileConfigSchema = z.strictObject({
     .default([]),
 })
 export type FileConfig = z.output<typeof fileConfigSchema>
+
+/** The types whose tasks are handed out through Kafka, and how. */
+export const kafkaTypes = ({ types }: FileConfig): Record<string, DispatchSettings> =>
+  Object.fromEntries(Object.entries(types).flatMap(([type, { kafka }]) => (kafka ? [[type, kafka]] : [])))
 
 /** A setting that cannot be used; the message says which, why, and where it was set. */
 export class ConfigError extends Error {
@@ -107,11 +160,14 @@ const environmentSchema = z.object({
   ROLLCALL_HOST: z.string().optional(),
   ROLLCALL_PORT: z.string().optional(),
   ROLLCALL_ROLES: z.string().optional(),
+  ROLLCALL_KAFKA_BROKERS: z.string().optional(),
   ROLLCALL_LOG_LEVEL: z.string().optional(),
   ROLLCALL_CONFIG: z.string().optional(),
   ROLLCALL_DATA_DIR: z.string().optional(),
   ROLLCALL_URL: z.string().optional(),
 })
+
+const listed = (text: string | undefined): string[] | undefined => text?.split(',').map(part => part.trim())
 
 /** What the environment sets, under the names the command line uses; empty values count as not set. */
 export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
@@ -125,7 +181,8 @@ export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
     log: found.ROLLCALL_LOG,
     host: found.ROLLCALL_HOST,
     port: found.ROLLCALL_PORT,
-    roles: found.ROLLCALL_ROLES?.split(',').map(role => role.trim()),
+    roles: listed(found.ROLLCALL_ROLES),
+    kafkaBrokers: listed(found.ROLLCALL_KAFKA_BROKERS),
     logLevel: found.ROLLCALL_LOG_LEVEL,
     config: found.ROLLCALL_CONFIG,
     dataDir: found.ROLLCALL_DATA_DIR,

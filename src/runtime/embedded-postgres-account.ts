@@ -18,6 +18,8 @@ export interface Account {
 export interface RunOptions {
   account?: Account | undefined
   cwd?: string
+  /** {@link CLEAN_ENVIRONMENT} by default. */
+  env?: NodeJS.ProcessEnv
   input?: string
   timeoutMs?: number
 }
@@ -68,11 +70,11 @@ export async function canRead(account: Account | undefined, paths: string[]): Pr
 
 /** Run a helper program to its end, bounded in time; its exit code is a value, not to be able to run it throws. */
 export async function run(command: string, args: string[], options: RunOptions = {}) {
-  const { account, cwd, input = '', timeoutMs = 10_000 } = options
+  const { account, cwd, env = CLEAN_ENVIRONMENT, input = '', timeoutMs = 10_000 } = options
   const child = spawn(command, args, {
     ...account,
     ...(cwd === undefined ? {} : { cwd }),
-    env: CLEAN_ENVIRONMENT,
+    env,
     // A session of its own: no Ctrl-C from the terminal, and one signal ends the program with its children.
     detached: true,
   })

@@ -3,7 +3,6 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readFile } from 'node:fs/promises'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -13,6 +12,7 @@ import { type Cluster, pathForServer } from './embedded-postgres-cluster.ts'
 import { EmbeddedPostgresError } from './embedded-postgres-error.ts'
 import { clusterName } from './embedded-postgres-leftovers.ts'
 import type { Settings } from './embedded-postgres-settings.ts'
+import { freePort, isFree } from './port.ts'
 
 /** How the server's process ended. */
 export interface ServerExit {
@@ -190,26 +190,4 @@ function startFailed(dir: string, { exit, logTail }: Launched, outcome: string):
     return new EmbeddedPostgresError('binary_missing', `Postgres cannot be run. ${REINSTALL}${log}`)
   }
   return new EmbeddedPostgresError('start_failed', `The Postgres of ${dir} did not start: ${reason}.${log}`)
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer().listen(0, '127.0.0.1')
-  await once(probe, 'listening')
-  const address = probe.address()
-  probe.close()
-  await once(probe, 'close')
-  if (address === null || typeof address === 'string') throw new TypeError('a TCP server has a port')
-  return address.port
-}
-
-async function isFree(port: number): Promise<boolean> {
-  const probe = createServer().listen(port, '127.0.0.1')
-  try {
-    await once(probe, 'listening')
-    return true
-  } catch {
-    return false
-  } finally {
-    probe.close()
-  }
 }

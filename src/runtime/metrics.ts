@@ -6,6 +6,7 @@ import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client
 import type { Command, CommandEnvelope } from '../domain/commands.ts'
 import { TIMEOUT_TIMERS } from '../domain/lifecycle.ts'
 import type { Answer } from '../engine/answer.ts'
+import { DispatchMetrics } from './dispatch-metrics.ts'
 import { type GaugesOptions, RollCallGauges, type RollCallSource } from './roll-call-gauges.ts'
 import { TransitionCounter } from './transition-counter.ts'
 import { TypeLabels } from './type-labels.ts'
@@ -25,6 +26,8 @@ type Observe = (seconds: number) => void
 
 export class Metrics {
   readonly contentType: string
+  /** What the dispatcher tells. */
+  readonly dispatch: DispatchMetrics
   readonly #scraped: Registry
   readonly #transitions: TransitionCounter
   readonly #refusals: Counter<'trigger' | 'code'>
@@ -66,6 +69,7 @@ export class Metrics {
       buckets: SECONDS,
       registers,
     })
+    this.dispatch = new DispatchMetrics(registry)
     this.#gauges = rollCall && new RollCallGauges(registry, labels, rollCall, gauges)
     this.#scraped = Registry.merge([registry, processRegistry()])
     this.contentType = this.#scraped.contentType

@@ -29,6 +29,7 @@ const PLAIN = {
   ],
   lagSeconds: ['rollcall_projection_lag_seconds', 'How far the read model is behind the log.'],
   lagEvents: ['rollcall_projection_lag_events', 'Events in the log that the read model does not have yet.'],
+  deadLetters: ['rollcall_dead_letters', 'Records that cannot be handled and wait for a person.'],
 } as const satisfies Partial<Record<keyof RollCallFigures, readonly [name: string, help: string]>>
 type PlainFigure = keyof typeof PLAIN
 

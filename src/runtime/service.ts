@@ -13,12 +13,19 @@ import { Refusals } from '../projections/refusals.ts'
 import { RollCall, rollCallFigures } from '../projections/roll-call.ts'
 import { Verifier } from '../projections/verifier.ts'
 import { offerable } from '../projections/work-state.ts'
+import type { Broker } from '../workers/broker.ts'
 import { Claims } from '../workers/claims.ts'
+import { Dispatcher } from '../workers/dispatcher.ts'
+import { EventHandling } from '../workers/event-handling.ts'
+import { Ingest } from '../workers/ingest.ts'
+import { openKafkaBroker } from '../workers/kafka/kafka-broker.ts'
 import { Leases } from '../workers/leases.ts'
+import { PostgresDeadLetters } from '../workers/postgres/dead-letters.ts'
 import { PostgresWorkState } from '../workers/postgres/postgres-work-state.ts'
+import { Redrives } from '../workers/redrives.ts'
 import { Timers } from '../workers/timers.ts'
 import { countByType, WorkSignal } from '../workers/work-signal.ts'
-import { type FileConfig, refuseOpenAddress, type ServiceConfig } from './config.ts'
+import { type FileConfig, kafkaTypes, refuseOpenAddress, type ServiceConfig } from './config.ts'
 import { DatabaseClock } from './database-clock.ts'
 import { Metrics } from './metrics.ts'
 import { describeLog, openLog } from './open-log.ts'
@@ -39,6 +46,8 @@ export interface Service {
   pool: pg.Pool
   projector: Projector | null
   timers: Timers | null
+  dispatcher: Dispatcher | null
+  ingest: Ingest | null
   /** Stops taking work, finishes what is under way, closes; safe to call twice. */
   stop(): Promise<void>
 }
@@ -87,9 +96,13 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     stops.push(() => lifecycles.stop())
     const cache = new TaskCache()
     const rollCall = new RollCall(pool, log, options.file.rollCall)
+    const deadLetters = new PostgresDeadLetters(pool)
     const metrics = new Metrics({
       types: Object.keys(options.file.types),
-      rollCall: async () => rollCallFigures(await rollCall.read()),
+      rollCall: async () => ({
+        ...rollCallFigures(await rollCall.read()),
+        deadLetters: await deadLetters.waiting(),
+      }),
     })
     const refusals = new Refusals({
       pool,
@@ -112,6 +125,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     })
     stops.push(() => engine.stop())
     const workState = new PostgresWorkState(pool)
+    const leases = new Leases(workState, engine)
     const signal = new WorkSignal(() => projector?.mode === 'projecting')
     const has = (role: ServiceConfig['roles'][number]): boolean => options.roles.includes(role)
 
@@ -142,6 +156,36 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     timers?.start()
     if (timers) stops.push(() => timers.stop())
 
+    const broker: Broker | null =
+      has('dispatcher') || has('ingest')
+        ? openKafkaBroker({
+            brokers: options.kafkaBrokers,
+            clientId: 'rollcall',
+            logger: logger.child({ part: 'broker' }),
+          })
+        : null
+    if (broker) stops.push(() => broker.close())
+    const dispatcher =
+      broker && has('dispatcher')
+        ? new Dispatcher({
+            broker,
+            workState,
+            engine,
+            signal,
+            types: kafkaTypes(options.file),
+            observer: metrics.dispatch,
+            logger: logger.child({ part: 'dispatcher' }),
+          })
+        : null
+    dispatcher?.start()
+    if (dispatcher) stops.push(() => dispatcher.stop())
+    const ingest =
+      broker && has('ingest')
+        ? new Ingest({ broker, engine, leases, deadLetters, logger: logger.child({ part: 'ingest' }) })
+        : null
+    ingest?.start()
+    if (ingest) stops.push(() => ingest.stop())
+
     let url: string | null = null
     if (options.port !== null) {
       const app = buildApp(has('api') ? 'api' : 'health', {
@@ -151,7 +195,13 @@ export async function startService(options: ServiceOptions): Promise<Service> {
         clock,
         submitter: new Submitter(options.file, lifecycles),
         claims: new Claims(workState, engine, signal),
-        leases: new Leases(workState, engine),
+        leases,
+        deadLetters,
+        redrives: new Redrives({
+          deadLetters,
+          handling: new EventHandling(engine, leases),
+          logger: logger.child({ part: 'dead letters' }),
+        }),
         workState,
         refusals,
         metrics,
@@ -163,6 +213,10 @@ export async function startService(options: ServiceOptions): Promise<Service> {
             ok: projector?.mode !== 'halted',
             reason: projector?.mode === 'halted' ? projector.haltedBecause : null,
           },
+          // An API takes and answers all it is asked while the broker is away.
+          ...Object.entries({ dispatcher, ingest }).flatMap(([name, part]) =>
+            part ? [{ name, ...part.health(), needed: !has('api') }] : [],
+          ),
         ],
       })
       stops.push(() => closeWithin(app, CLOSE_MS))
@@ -176,6 +230,8 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       pool,
       projector,
       timers,
+      dispatcher,
+      ingest,
       stop: () => {
         stopping ??= stopAll()
         return stopping

@@ -2,6 +2,13 @@
  * The client: submit tasks, ask for them, cancel, retry, wait. Each command carries an id made once per call,
  * so the client's own retries never double anything.
  */
+
+import type {
+  DeadLetterList,
+  DeadLetterView,
+  DiscardAnswer,
+  RedriveAnswer,
+} from '../api/schemas/dead-letters.ts'
 import type { Refusal, TaskRefusals } from '../api/schemas/refusals.ts'
 import type { RollCallAnswer, VerifyAnswer, VerifyRequest } from '../api/schemas/roll-call.ts'
 import type {
@@ -22,8 +29,12 @@ export type { FieldError } from './errors.ts'
 export { RollcallError } from './errors.ts'
 export type {
   BatchAnswer,
+  DeadLetterList,
+  DeadLetterView,
+  DiscardAnswer,
   History,
   HistoryEvent,
+  RedriveAnswer,
   Refusal,
   RollCallAnswer,
   TaskList,
@@ -85,6 +96,17 @@ export interface HistoryOptions extends CallOptions {
   limit?: number
 }
 
+export interface DeadLetterFilter extends CallOptions {
+  /** Default `waiting`. */
+  status?: DeadLetterView['status']
+  /** The code of what is wrong. */
+  reason?: string
+  taskId?: string
+  limit?: number
+  /** `nextCursor` of the page before. */
+  cursor?: string
+}
+
 export interface WaitOptions {
   /** How long to wait for the end. Default 300,000 (5 minutes). */
   timeoutMs?: number
@@ -118,6 +140,18 @@ export interface Client {
   rollCall(options?: CallOptions): Promise<RollCallAnswer>
   /** One step of the walk that compares rows with streams; `next` leads to the following one. */
   verify(step?: VerifyRequest, options?: CallOptions): Promise<VerifyAnswer>
+  /** A page of dead letters, the newest first, with the beginnings of their bytes. */
+  deadLetters(filter?: DeadLetterFilter): Promise<DeadLetterList>
+  /** One dead letter, whole. */
+  deadLetter(letterId: string, options?: CallOptions): Promise<DeadLetterView>
+  /** Hands up to 100 dead letters in again as they are; the results stand in their order. */
+  redrive(letterIds: readonly string[], options?: CallOptions): Promise<RedriveAnswer['results']>
+  /** Ends the waiting of up to 100 dead letters; they stay on record. */
+  discard(
+    letterIds: readonly string[],
+    reason: string,
+    options?: CallOptions,
+  ): Promise<DiscardAnswer['results']>
   /** Resolves with the task once it is SUCCESS, FAILED or CANCELLED; look at `status`. */
   waitFor(taskId: string, options?: WaitOptions): Promise<TaskView>
 }
@@ -197,6 +231,22 @@ export function createClient(options: ClientOptions): Client {
       post<TaskView>(`${taskPath(taskId)}/notes`, { note, commandId: given.commandId ?? newId() }, given),
     rollCall: async given => call<RollCallAnswer>({ method: 'GET', path: '/v1/rollcall' }, given),
     verify: async (step = {}, given) => post<VerifyAnswer>('/v1/verify', step, given),
+    deadLetters: async (filter = {}) => {
+      const { status, reason, taskId, limit, cursor } = filter
+      return call<DeadLetterList>(
+        { method: 'GET', path: `/v1/dead-letters${query({ status, reason, taskId, limit, cursor })}` },
+        filter,
+      )
+    },
+    deadLetter: async (letterId, given) =>
+      call<DeadLetterView>(
+        { method: 'GET', path: `/v1/dead-letters/${encodeURIComponent(letterId)}` },
+        given,
+      ),
+    redrive: async (letterIds, given) =>
+      (await post<RedriveAnswer>('/v1/dead-letters/redrive', { letterIds }, given)).results,
+    discard: async (letterIds, reason, given) =>
+      (await post<DiscardAnswer>('/v1/dead-letters/discard', { letterIds, reason }, given)).results,
     waitFor: (taskId, given) =>
       waitForEnd(
         taskId,

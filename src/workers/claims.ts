@@ -21,8 +21,8 @@ export interface Claim {
   source: Source
 }
 
-/** Refusals that say nothing about the task: its offer stands and is asked again, or ends by itself. */
-const PASSING: ReadonlySet<AnyRefusalCode> = new Set([
+/** Refusals that say nothing about the task: whoever was refused may ask again with the same ids. */
+export const PASSING: ReadonlySet<AnyRefusalCode> = new Set([
   'conflict',
   'overloaded',
   'log_unavailable',

@@ -27,8 +27,10 @@ export class Leases {
    *
    * An attempt that is over is told so from the moment this process knows it, which is at once where the command
    * passed through here, and otherwise when the projector, of whichever process, has taken its lease away.
+   *
+   * @param answered whether the workers get these results; by records they do not, so nobody is told of a cancel
    */
-  async heartbeat(beats: readonly Heartbeat[]): Promise<HeartbeatResult[]> {
+  async heartbeat(beats: readonly Heartbeat[], answered = true): Promise<HeartbeatResult[]> {
     const tasks = new Map<string, Task>()
     for (const { taskId } of beats) {
       const known = this.#engine.known(taskId)
@@ -53,7 +55,7 @@ export class Leases {
       for (const beat of over) granted.delete(leaseKey(beat))
       for (const [lease, until] of granted) held.set(lease, until)
     }
-    await this.markTold(beats.map(beat => ({ ...beat, task: tasks.get(beat.taskId) ?? null })))
+    if (answered) await this.markTold(beats.map(beat => ({ ...beat, task: tasks.get(beat.taskId) ?? null })))
     return beats.map(beat => {
       const until = held.get(leaseKey(beat))
       return until === undefined ? notHeld(tasks.get(beat.taskId), beat) : { state: 'held', until }

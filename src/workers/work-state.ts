@@ -22,6 +22,28 @@ export interface Taken {
   again: boolean
 }
 
+/** What a dispatcher asks for. */
+export interface DispatchQuery {
+  type: string
+  max: number
+  /** How many tasks of the type may be on their way at once, taken by whichever dispatcher and not seen started. */
+  maxOutstanding: number
+  /** How long the first offer of an attempt is held. */
+  holdMs: number
+}
+
+export interface ToDispatch {
+  /** In the order in which they were taken: the most urgent first, then the oldest. */
+  taken: { taskId: string; attempt: number; timesOffered: number }[]
+  /** Of the type, those just taken among them. */
+  outstanding: number
+  /** When they were taken, by the database's clock. */
+  offeredAt: Instant
+}
+
+/** The offers of all dispatchers for a type. No claim over HTTP can have this id: those have no space. */
+export const dispatchId = (type: string): string => `dispatch ${type}`
+
 export interface Heartbeat {
   taskId: string
   attempt: number
@@ -75,6 +97,12 @@ export interface WorkState {
    * each time the same attempt is offered, up to `OFFER_HOLD_MAX_MS`.
    */
   take(claim: { claimId: string; types: readonly string[]; max: number }): Promise<Taken[]>
+  /**
+   * As `take`, for the dispatcher of a type: no more than leaves its outstanding offers at `maxOutstanding`, whatever
+   * number of dispatchers ask at once. They are held under `dispatchId`, for `holdMs` and twice as long each time the
+   * same attempt is offered, up to `OFFER_HOLD_MAX_MS` or to `holdMs` where that is longer.
+   */
+  takeToDispatch(query: DispatchQuery): Promise<ToDispatch>
   /** Drops offers of this claim that turned out to be of no use. */
   dropOffers(claimId: string, taskIds: readonly string[]): Promise<void>
   /** Gives offers whose time is over back to `ready`. @returns the types of what came back, one for each task */

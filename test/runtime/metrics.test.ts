@@ -30,6 +30,7 @@ const FIGURES: RollCallFigures = {
   drift: 6,
   lagSeconds: 0.25,
   lagEvents: 7,
+  deadLetters: 8,
 }
 
 const theMetrics = (rollCall: RollCallSource | null = null, over: Partial<MetricsOptions> = {}) =>

@@ -11,7 +11,7 @@ import { createMemoryEventLog } from '../../src/eventlog/memory/memory-event-log
 import { PostgresReadModel } from '../../src/projections/postgres/postgres-read-model.ts'
 import type { ReadModel } from '../../src/projections/read-model.ts'
 import { PostgresWorkState } from '../../src/workers/postgres/postgres-work-state.ts'
-import type { WorkState } from '../../src/workers/work-state.ts'
+import { dispatchId, type WorkState } from '../../src/workers/work-state.ts'
 import { testDatabase } from '../support/postgres.ts'
 import { ask, STANDARD, startEngine } from '../support/service-parts.ts'
 import { MemoryTables } from './memory-tables.ts'
@@ -116,7 +116,19 @@ async function compare(t: Test, seed: number): Promise<void> {
       }
     },
     () => {
-      const given = [claimId(), some(ids)] as const
+      const query = {
+        type: pick(['image.generate', 'report']),
+        max: pick([0, 2, 5]),
+        maxOutstanding: pick([0, 4, 8]),
+        holdMs: 1_000,
+      }
+      return async state => {
+        const { taken, outstanding } = await state.takeToDispatch(query)
+        return { taken, outstanding }
+      }
+    },
+    () => {
+      const given = [pick([claimId(), dispatchId('image.generate')]), some(ids)] as const
       return state => state.dropOffers(...given)
     },
     () => state => state.returnOverdueOffers(100).then(types => types.map(({ type }) => type).sort()),

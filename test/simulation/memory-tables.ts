@@ -21,8 +21,10 @@ import {
 } from '../../src/projections/read-model.ts'
 import {
   type CancelNotice,
+  type DispatchQuery,
   type DueDeadline,
   type DueQuery,
+  dispatchId,
   type Heartbeat,
   type LeaseSignals,
   type LostLease,
@@ -32,6 +34,7 @@ import {
   OFFER_HOLD_MS,
   type Signals,
   type Taken,
+  type ToDispatch,
   type WorkState,
 } from '../../src/workers/work-state.ts'
 
@@ -110,8 +113,30 @@ export class MemoryTables implements WorkState, ReadModel {
     for (const [taskId, { claimId, attempt }] of [...this.leases, ...this.offers])
       if (claimId === claim.claimId) again.set(`${taskId}/${attempt}`, { taskId, attempt, again: true })
     if (again.size > 0) return [...again.values()]
+    const picked = this.#takeReady(claim, OFFER_HOLD_MS, OFFER_HOLD_MAX_MS)
+    return picked.map(([taskId, { attempt }]) => ({ taskId, attempt, again: false }))
+  }
+
+  async takeToDispatch({ type, max, maxOutstanding, holdMs }: DispatchQuery): Promise<ToDispatch> {
+    const claimId = dispatchId(type)
+    const standing = [...this.offers.values()].filter(offer => offer.claimId === claimId).length
+    const free = Math.max(0, Math.min(max, maxOutstanding - standing))
+    const holdMaxMs = Math.max(holdMs, OFFER_HOLD_MAX_MS)
+    const picked = this.#takeReady({ claimId, types: [type], max: free }, holdMs, holdMaxMs)
+    return {
+      taken: picked.map(([taskId, { attempt, timesOffered }]) => ({ taskId, attempt, timesOffered })),
+      outstanding: standing + picked.length,
+      offeredAt: this.#now(),
+    }
+  }
+
+  #takeReady(
+    { claimId, types, max }: { claimId: string; types: readonly string[]; max: number },
+    holdMs: number,
+    holdMaxMs: number,
+  ): Entry<Offer>[] {
     const picked = [...this.ready]
-      .filter(([, { type }]) => claim.types.includes(type))
+      .filter(([, { type }]) => types.includes(type))
       .sort(
         byKeys<Ready>(
           ([, row]) => -row.priority,
@@ -119,19 +144,14 @@ export class MemoryTables implements WorkState, ReadModel {
           ([id]) => id,
         ),
       )
-      .slice(0, claim.max)
-    for (const [taskId, row] of picked) {
+      .slice(0, max)
+    return picked.map(([taskId, row]) => {
       this.ready.delete(taskId)
-      const holdMs = Math.min(OFFER_HOLD_MAX_MS, OFFER_HOLD_MS * 2 ** row.timesOffered)
-      const timesOffered = row.timesOffered + 1
-      this.offers.set(taskId, {
-        ...row,
-        timesOffered,
-        claimId: claim.claimId,
-        heldUntil: this.#now() + holdMs,
-      })
-    }
-    return picked.map(([taskId, { attempt }]) => ({ taskId, attempt, again: false }))
+      const heldMs = Math.min(holdMaxMs, holdMs * 2 ** row.timesOffered)
+      const offer = { ...row, timesOffered: row.timesOffered + 1, claimId, heldUntil: this.#now() + heldMs }
+      this.offers.set(taskId, offer)
+      return [taskId, offer]
+    })
   }
 
   async dropOffers(claimId: string, taskIds: readonly string[]): Promise<void> {

@@ -104,7 +104,8 @@ async function startOwnServer(): Promise<string> {
 
 const FOLDER = /^rollcall-test-(\d+)-/
 
-async function temporaryFolder(): Promise<string> {
+/** Gone with the process, at the latest when the next one needs such a folder. */
+export async function temporaryFolder(): Promise<string> {
   await removeLeftovers()
   const folder = await mkdtemp(join(tmpdir(), `rollcall-test-${process.pid}-`))
   // As root the server runs as another user, who has to pass.

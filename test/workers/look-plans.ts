@@ -1,5 +1,5 @@
 /**
- * The plans of every statement that a look of the timers or a claim runs, the ones inside functions too, as Postgres
+ * The plans of every statement that a look of the timers, a claim or a dispatcher runs, the ones inside functions too, as Postgres
  * itself reports them (auto_explain), without costs. Both kinds are taken: planned for its values, as a connection's
  * first runs are, and planned once for any, as its later ones may be.
  */
@@ -132,6 +132,8 @@ async function runAll(
   await run('claim-take', () => state.take({ claimId: 'one', types: ['type-1'], max: 10 }))
   await run('claim-take-types', () => state.take({ claimId: 'many', types: CLAIMED, max: 10 }))
   await run('claim-take-again', () => state.take({ claimId: 'many', types: CLAIMED, max: 10 }))
+  const dispatch = { type: 'type-2', max: 10, maxOutstanding: 15, holdMs: 60_000 }
+  await run('take-to-dispatch', () => state.takeToDispatch(dispatch))
   await run('leases-beat', () =>
     state.beat([{ taskId: ids.get('PROCESSING')!, attempt: 1, leaseTokenHash: 'hash', progress: null }]),
   )

@@ -1,9 +1,10 @@
 /** What workers ask: claim, report, heartbeat, and the same commands one by one. */
-import { hash, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Command, CommandEnvelope, Fence } from '../../domain/commands.ts'
 import type { Actor } from '../../domain/events.ts'
 import type { Task } from '../../domain/task.ts'
+import { commandOf, hashToken } from '../../workers/worker-events.ts'
 import { taskOf } from '../answers.ts'
 import { originOf } from '../origin.ts'
 import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../parts.ts'
@@ -27,8 +28,6 @@ import {
 } from '../schemas/workers.ts'
 import { taskAnswer } from '../task-answer.ts'
 import { claimedTask } from '../views.ts'
-
-const hashToken = (token: string): string => hash('sha256', token)
 
 export function workerRoutes(app: TypedApp, parts: AppParts): void {
   // Waiting claims end when the service begins to stop; their workers ask again elsewhere or later.
@@ -107,32 +106,6 @@ function reportRoute(app: TypedApp, { engine, leases }: AppParts): void {
 function taskIdIn(member: unknown): string | null {
   const taskId = typeof member === 'object' && member !== null && 'taskId' in member ? member.taskId : null
   return typeof taskId === 'string' ? taskId.slice(0, 64) : null
-}
-
-/** A report as a command: the token is hashed, the rest was checked to fit. */
-function commandOf(report: Report): Command & Fence {
-  const fence = { attempt: report.attempt, leaseTokenHash: hashToken(report.leaseToken) }
-  const context = 'context' in report && report.context !== undefined ? { context: report.context } : {}
-  switch (report.trigger) {
-    case 'STEP':
-      return { trigger: 'STEP', step: report.step, ...context, ...fence }
-    case 'SUCCEED':
-      return { trigger: 'SUCCEED', result: report.result, resultUrl: report.resultUrl, ...fence }
-    case 'FAIL': {
-      const { detail, ...shown } = report.error
-      const error = detail === undefined ? shown : { ...shown, detail }
-      return {
-        trigger: 'FAIL',
-        error,
-        retryable: report.retryable,
-        retryAfterMs: report.retryAfterMs,
-        ...context,
-        ...fence,
-      }
-    }
-    case 'RELEASE':
-      return { trigger: 'RELEASE', reason: report.reason, ...context, ...fence }
-  }
 }
 
 function heartbeatRoute(app: TypedApp, { leases }: AppParts): void {

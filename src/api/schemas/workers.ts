@@ -1,19 +1,14 @@
 /** What workers ask and are answered. A worker makes its own claim ids and lease tokens, so it can ask again. */
 import { z } from 'zod'
-import { LIMITS, STEP_PATTERN } from '../../domain/limits.ts'
 import {
-  boundedJson,
-  contextSchema,
-  delaySchema,
-  errorInputSchema,
-  idSchema,
-  leaseTokenSchema,
-  nameSchema,
-  resultUrlSchema,
-  taskIdSchema,
-  textSchema,
-  workerSchema,
-} from './common.ts'
+  failFields,
+  fence,
+  progressSchema,
+  releaseFields,
+  stepFields,
+  succeedFields,
+} from '../../workers/worker-events.ts'
+import { idSchema, leaseTokenSchema, nameSchema, taskIdSchema, workerSchema } from './common.ts'
 
 export const CLAIM_MAX = 100
 export const CLAIM_WAIT_MAX_MS = 30_000
@@ -33,31 +28,9 @@ export const claimSchema = z.strictObject({
 })
 export type ClaimRequest = z.input<typeof claimSchema>
 
-const fence = { attempt: z.int().min(1).max(1_000_000_000), leaseToken: leaseTokenSchema }
 const command = { commandId: idSchema.optional() }
 
 export const startSchema = z.strictObject({ worker: workerSchema, ...fence, ...command })
-const stepFields = {
-  step: z.string().regex(STEP_PATTERN, 'must match [A-Z][A-Z0-9_]{0,63}'),
-  context: contextSchema.optional(),
-}
-const succeedFields = {
-  result: boundedJson(LIMITS.contentBytes).default(null),
-  resultUrl: resultUrlSchema.nullish().transform(url => url ?? null),
-}
-const failFields = {
-  error: errorInputSchema,
-  retryable: z.boolean().default(true),
-  /** The worker's own wish for the wait; left out, the retry policy decides. */
-  retryAfterMs: delaySchema.nullish().transform(ms => ms ?? null),
-  context: contextSchema.optional(),
-}
-const releaseFields = {
-  reason: textSchema(LIMITS.reasonBytes)
-    .nullish()
-    .transform(reason => reason ?? null),
-  context: contextSchema.optional(),
-}
 /** For one task by its address; the worker says who it is for the history. */
 const single = { worker: workerSchema.optional(), ...fence, ...command }
 export const stepSchema = z.strictObject({ ...stepFields, ...single })
@@ -86,7 +59,7 @@ const beatSchema = z.strictObject({
   taskId: taskIdSchema,
   ...fence,
   /** 0 to 1; left out keeps what was said last. */
-  progress: z.number().min(0).max(1).optional(),
+  progress: progressSchema.optional(),
 })
 export type Beat = z.output<typeof beatSchema>
 export const heartbeatSchema = z.strictObject({

@@ -13,6 +13,7 @@ interface ServeOptions {
   log?: string
   port?: number
   host?: string
+  kafkaBrokers?: string[]
   config?: string
   logLevel?: string
   withoutKeys?: boolean
@@ -27,7 +28,12 @@ export function addServe(program: Command): void {
     .description('run roles of the service on a database of yours, migrated before by rollcall migrate')
     .option(
       '--roles <roles>',
-      'which, separated by commas (default: ROLLCALL_ROLES or api,projector,timers)',
+      'which, separated by commas (default: ROLLCALL_ROLES or api,projector,timers, with Kafka dispatcher,ingest too)',
+      collect,
+    )
+    .option(
+      '--kafka-brokers <addresses>',
+      'host:port of Kafka, separated by commas (default: ROLLCALL_KAFKA_BROKERS or none)',
       collect,
     )
     .option('--database-url <address>', 'the database, postgres://… (default: ROLLCALL_DATABASE_URL)')

@@ -2,7 +2,14 @@
 import type { Pool } from 'pg'
 import type { PendingTask } from '../../domain/task.ts'
 import { readyRow } from '../../projections/work-state.ts'
-import { OFFER_HOLD_MAX_MS, OFFER_HOLD_MS, type Taken } from '../work-state.ts'
+import {
+  type DispatchQuery,
+  dispatchId,
+  OFFER_HOLD_MAX_MS,
+  OFFER_HOLD_MS,
+  type Taken,
+  type ToDispatch,
+} from '../work-state.ts'
 
 // Arrays instead of joins: what is taken is few, and is found by its ids whatever the planner thinks of the table.
 const TAKE = {
@@ -50,6 +57,23 @@ export async function take(
     values: [types, max, claimId, OFFER_HOLD_MS, OFFER_HOLD_MAX_MS],
   })
   return taken.rows.map(row => ({ taskId: row.task_id, attempt: row.attempt, again: row.again }))
+}
+
+export async function takeToDispatch(
+  pool: Pool,
+  { type, max, maxOutstanding, holdMs }: DispatchQuery,
+): Promise<ToDispatch> {
+  const { rows } = await pool.query<{
+    taken: ToDispatch['taken']
+    outstanding: number
+    offered_at: Date
+  }>({
+    name: 'take-to-dispatch',
+    text: 'SELECT * FROM rollcall.take_to_dispatch($1, $2, $3, $4, $5, $6)',
+    values: [type, dispatchId(type), max, maxOutstanding, holdMs, Math.max(holdMs, OFFER_HOLD_MAX_MS)],
+  })
+  const { taken, outstanding, offered_at } = rows[0]!
+  return { taken, outstanding, offeredAt: offered_at.getTime() }
 }
 
 export async function dropOffers(pool: Pool, claimId: string, taskIds: readonly string[]): Promise<void> {

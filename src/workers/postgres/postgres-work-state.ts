@@ -1,11 +1,11 @@
 /** The work state in Postgres; the statements are beside this file and in `src/projections/migrations`. */
 import type { Pool } from 'pg'
 import type { OpenTask, PendingTask, ProcessingTask, Task } from '../../domain/task.ts'
-import type { DueQuery, Heartbeat, LostWork, WorkState } from '../work-state.ts'
+import type { DispatchQuery, DueQuery, Heartbeat, LostWork, WorkState } from '../work-state.ts'
 import { beat, dropLostLeases, grantLeases, takeLostLeases, withdrawLeases } from './leases.ts'
 import { beginLook, dueDeadlines, isLookedAt, keepLook, passNotBefore } from './looks.ts'
 import { armDeadlines, lostWork } from './lost-work.ts'
-import { dropOffers, makeReady, returnOverdueOffers, take } from './offers.ts'
+import { dropOffers, makeReady, returnOverdueOffers, take, takeToDispatch } from './offers.ts'
 import { markTold, pruneCancelNotices, signals } from './signals.ts'
 
 export class PostgresWorkState implements WorkState {
@@ -18,6 +18,7 @@ export class PostgresWorkState implements WorkState {
   }
 
   take = (claim: Parameters<WorkState['take']>[0]) => take(this.#pool, claim)
+  takeToDispatch = (query: DispatchQuery) => takeToDispatch(this.#pool, query)
   dropOffers = (claimId: string, taskIds: readonly string[]) => dropOffers(this.#pool, claimId, taskIds)
   returnOverdueOffers = (limit: number) => returnOverdueOffers(this.#pool, limit)
   makeReady = (tasks: readonly PendingTask[]) => makeReady(this.#pool, tasks)
