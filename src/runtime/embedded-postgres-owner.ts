@@ -16,8 +16,8 @@ const PREFIX = 'postgres.owner.'
  * two find it stale, and the slower removes the lock of the faster.) Processes of two containers do not see each
  * other: a folder shared by containers is not protected.
  */
-export async function claimDataDir(dataDir: string): Promise<() => Promise<void>> {
-  const mine = `${PREFIX}${process.pid}.${await processIdentity(process.pid)}`
+export async function claimDataDir(dataDir: string, prefix = PREFIX): Promise<() => Promise<void>> {
+  const mine = `${prefix}${process.pid}.${await processIdentity(process.pid)}`
   // A file that cannot be removed is harmless once this process has ended.
   const release = () => rm(join(dataDir, mine), { force: true }).catch(() => {})
   try {
@@ -27,8 +27,8 @@ export async function claimDataDir(dataDir: string): Promise<() => Promise<void>
     throw error
   }
   for (const name of await readdir(dataDir)) {
-    if (!name.startsWith(PREFIX) || name === mine) continue
-    const [pid, identity] = name.slice(PREFIX.length).split('.')
+    if (!name.startsWith(prefix) || name === mine) continue
+    const [pid, identity] = name.slice(prefix.length).split('.')
     if ((await processIdentity(Number(pid))) === identity) {
       await release()
       throw inUse(dataDir, Number(pid))

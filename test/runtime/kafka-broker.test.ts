@@ -130,7 +130,7 @@ t.test('a port that is taken is named, and so is a folder that is in use', async
   t.teardown(() => first.stop())
   await t.rejects(startKafkaBroker({ dataDir }), {
     code: 'data_dir_in_use',
-    message: new RegExp(`process ${first.pid}\\)`),
+    message: /in use by this process/,
   })
 })
 

@@ -10,13 +10,14 @@
 import { mkdir, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { BaseLogger } from 'pino'
-import { isSystemError } from '../embedded-postgres-error.ts'
+import { EmbeddedPostgresError, isSystemError } from '../embedded-postgres-error.ts'
+import { claimDataDir } from '../embedded-postgres-owner.ts'
 import { isFree, steadyPort } from '../port.ts'
 import { classArchive } from './class-archive.ts'
 import { KafkaBrokerError, lastLines } from './error.ts'
 import { kafkaJars } from './jars.ts'
 import { findJava } from './java.ts'
-import { noteOwner, stopLeftover } from './leftover.ts'
+import { noteBroker, stopLeftover } from './leftover.ts'
 import { type BrokerExit, type BrokerProcess, launchBroker, type Program } from './process.ts'
 import { untilReady } from './ready.ts'
 import { prepareFolder, SETTINGS_FILE } from './storage.ts'
@@ -55,6 +56,7 @@ export interface KafkaBroker {
 }
 
 const PORT_ATTEMPTS = 5
+const CLAIM = 'owner.'
 
 /** @throws KafkaBrokerError that says what is missing or went wrong; then nothing is left running */
 export async function startKafkaBroker(options: KafkaBrokerOptions): Promise<KafkaBroker> {
@@ -64,7 +66,6 @@ export async function startKafkaBroker(options: KafkaBrokerOptions): Promise<Kaf
   const archive = await classArchive(java, jars, logger)
   const program = { java: java.command, classPath: jars.classPath, archive }
   const folder = await ownFolder(dataDir)
-  await stopLeftover(folder, logger)
 
   const start = (fixed: number | undefined) =>
     startProcess({ program, folder, fixed, startTimeoutMs, logger })
@@ -117,7 +118,44 @@ interface StartOptions {
   logger: BaseLogger | undefined
 }
 
-async function startProcess(options: StartOptions): Promise<{ broker: BrokerProcess; port: number }> {
+interface Started {
+  broker: BrokerProcess
+  port: number
+}
+
+/** Claims the folder for as long as the broker runs: two that write to it would ruin it before Kafka's own lock tells. */
+async function startProcess(options: StartOptions): Promise<Started> {
+  const release = await claimDataDir(options.folder, CLAIM).catch(cause => {
+    if (!(cause instanceof EmbeddedPostgresError)) throw cause
+    throw new KafkaBrokerError('data_dir_in_use', cause.message, { cause })
+  })
+  try {
+    await stopLeftover(options.folder, options.logger)
+    const started = await startOnSomePort(options)
+    return { ...started, broker: releasing(started.broker, release) }
+  } catch (error) {
+    await release()
+    throw error
+  }
+}
+
+/** The broker, whose end is told when the folder is free again. */
+function releasing(broker: BrokerProcess, release: () => Promise<void>): BrokerProcess {
+  const exited = broker.exited.then(exit => release().then(() => exit))
+  const then = (end: Promise<void>): Promise<void> => end.then(() => exited).then(() => {})
+  return {
+    pid: broker.pid,
+    logTail: broker.logTail,
+    get exit() {
+      return broker.exit
+    },
+    exited,
+    stop: patienceMs => then(broker.stop(patienceMs)),
+    kill: () => then(broker.kill()),
+  }
+}
+
+async function startOnSomePort(options: StartOptions): Promise<Started> {
   const { program, folder, fixed, startTimeoutMs, logger } = options
   for (let attempt = 1; ; attempt++) {
     if (fixed !== undefined && !(await isFree(fixed))) throw portInUse(fixed)
@@ -125,7 +163,7 @@ async function startProcess(options: StartOptions): Promise<{ broker: BrokerProc
     const controllerPort = await steadyPort()
     await prepareFolder(folder, program, { port, controllerPort })
     const broker = launchBroker({ program, folder, settingsFile: SETTINGS_FILE, logger })
-    await noteOwner(folder, broker.pid)
+    await noteBroker(folder, broker.pid)
     const outcome = await untilReady(broker, `127.0.0.1:${port}`, startTimeoutMs)
     if (outcome === 'ready') return { broker, port }
 

@@ -8,7 +8,7 @@ import { z } from 'zod'
 import { processIdentity } from '../embedded-postgres-owner.ts'
 import { KafkaBrokerError } from './error.ts'
 
-const FILE = 'owner.json'
+const FILE = 'broker.json'
 const POLL_MS = 50
 const STOP_STEPS = [
   { signal: 'SIGTERM', waitMs: 10_000 },
@@ -16,28 +16,21 @@ const STOP_STEPS = [
 ] as const
 
 const aProcess = z.object({ pid: z.int().positive(), identity: z.string() })
-const notes = z.object({ broker: aProcess, owner: aProcess })
 
-/** Notes who runs on the folder, and for whom. */
-export async function noteOwner(folder: string, brokerPid: number): Promise<void> {
-  const [broker, owner] = await Promise.all([brokerPid, process.pid].map(identified))
+/** Notes who runs on the folder. */
+export async function noteBroker(folder: string, pid: number): Promise<void> {
+  const identity = await processIdentity(pid)
   // It may have ended already: then there is nothing to note.
-  if (broker && owner) await writeFile(join(folder, FILE), JSON.stringify({ broker, owner }))
+  if (identity !== undefined) await writeFile(join(folder, FILE), JSON.stringify({ pid, identity }))
 }
 
-/** @throws KafkaBrokerError `data_dir_in_use` when the owner of a running broker is alive */
+/** Only to be called by the owner of the folder. @throws KafkaBrokerError `stop_failed` */
 export async function stopLeftover(folder: string, logger?: BaseLogger): Promise<void> {
   const text = await readFile(join(folder, FILE), 'utf8').catch(() => '')
-  const found = notes.safeParse(parsed(text))
+  const found = aProcess.safeParse(parsed(text))
   if (!found.success) return // none was ever here, or its owner was killed while it wrote
-  const { broker, owner } = found.data
+  const broker = found.data
   if (!(await lives(broker))) return
-  if (await lives(owner))
-    throw new KafkaBrokerError(
-      'data_dir_in_use',
-      `A Kafka broker (process ${broker.pid}) that process ${owner.pid} started works in ${folder}. ` +
-        'Stop that first, or use another data folder.',
-    )
   logger?.warn({ pid: broker.pid }, 'stopping a Kafka broker that outlived its owner')
   for (const { signal, waitMs } of STOP_STEPS) {
     try {
@@ -48,11 +41,6 @@ export async function stopLeftover(folder: string, logger?: BaseLogger): Promise
   }
   const message = `A Kafka broker from before still runs on ${folder} and cannot be stopped. End process ${broker.pid}.`
   throw new KafkaBrokerError('stop_failed', message)
-}
-
-async function identified(pid: number) {
-  const identity = await processIdentity(pid)
-  return identity === undefined ? undefined : { pid, identity }
 }
 
 async function lives({ pid, identity }: z.infer<typeof aProcess>): Promise<boolean> {

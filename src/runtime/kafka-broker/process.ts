@@ -59,6 +59,7 @@ const FORMAT_MS = 60_000
 const STOP_PATIENCE_MS = 10_000
 const KILL_PATIENCE_MS = 3_000
 const TAIL_LINES = 30
+const STACK_FRAME = /^\s+at /
 const LINE_CHARACTERS = 400
 
 /**
@@ -106,9 +107,10 @@ export function launchBroker({
   const logTail: string[] = []
   for (const stream of [child.stdout, child.stderr])
     createInterface(stream).on('line', line => {
+      logger?.debug({ line }, 'kafka broker')
+      if (STACK_FRAME.test(line)) return
       logTail.push(line.slice(0, LINE_CHARACTERS))
       if (logTail.length > TAIL_LINES) logTail.shift()
-      logger?.debug({ line }, 'kafka broker')
     })
 
   let exit: BrokerExit | null = null
