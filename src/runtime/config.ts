@@ -93,10 +93,7 @@ const kafkaTypeSchema = z.strictObject({
 
 export const fileConfigSchema = z.strictObject({
   types: z
-    .record(
-      z.string().regex(NAME_PATTERN),
-      taskTypeSchema.extend({ kafka: kafkaTypeSchema.optional() }),
-    )
+    .record(z.string().regex(NAME_PATTERN), taskTypeSchema.extend({ kafka: kafkaTypeSchema.optional() }))
     .superRefine((types, context) => {
       const ofKafka = Object.keys(types).filter(type => types[type]!.kafka)
       const colliding = collidingTypes(ofKafka)

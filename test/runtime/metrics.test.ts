@@ -261,6 +261,9 @@ async function described(t: Test): Promise<string[]> {
   await submitTasks(engine, 1)
   mustBe('refused', await does('00000000-0000-4000-8000-000000000000', cancel()))
   metrics.requested('/livez', 'GET', 200, 0.001)
+  metrics.dispatch.dispatched('image.generate', 1)
+  metrics.dispatch.failed('image.generate', 'unavailable')
+  metrics.dispatch.outstanding('image.generate', 1)
   const text = await metrics.scrape()
   const kinds = [...text.matchAll(/^# TYPE (rollcall_\w+) (\w+)$/gm)]
   t.ok(kinds.length > 5)
