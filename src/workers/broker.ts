@@ -19,7 +19,7 @@ export interface IncomingRecord {
   offset: string
   key: Buffer | null
   value: Buffer | null
-  /** In their order; a name may stand more than once. */
+  /** A name may stand more than once: its values then stand together, in their order. */
   headers: readonly (readonly [string, Buffer])[]
   /** By the producer's clock, or the broker's: data, never compared with ours. Milliseconds. */
   timestamp: number
@@ -47,7 +47,7 @@ export interface Consuming {
   topics: readonly string[]
   /**
    * Handles a batch of one partition, one batch at a time per partition. Only when it resolves is the batch passed; when
-   * it rejects the same records come again, after a pause that grows.
+   * it rejects the same records come again, after a pause that grows. The signal fires when a stop waits no longer.
    */
   onBatch: (records: readonly IncomingRecord[], signal: AbortSignal) => Promise<void>
 }
@@ -59,7 +59,7 @@ export interface Broker {
    * Sends records to a topic; resolves when every replica that has to has them.
    *
    * @throws BrokerUnavailableError when the outcome is not known: they may be sent again
-   * @throws RecordRefusedError when the broker will never take one of them
+   * @throws RecordRefusedError when the broker will never take one of them; the others may have been sent
    */
   send(topic: string, records: readonly OutgoingRecord[]): Promise<void>
   /** Consumes until stopped, through outages; a consumer that died is built anew. */
@@ -73,7 +73,7 @@ export class BrokerUnavailableError extends Error {
   readonly code = 'broker_unavailable'
 }
 
-/** The broker will never take this: too large, or a topic whose name it does not allow. Nothing of it was sent. */
+/** The broker will never take this: too large, or a topic whose name it does not allow. */
 export class RecordRefusedError extends Error {
   readonly code = 'record_refused'
 }

@@ -15,7 +15,7 @@ import type { KafkaTimeouts } from './options.ts'
 import { type Delivery, PartitionWork } from './partition-work.ts'
 import { type Place, Places } from './progress.ts'
 
-/** So many deaths in a row, without a batch handled between them, are reported however soon it joins again. */
+/** So many deaths in a row, without a sign of life between them, are reported however soon it joins again. */
 const DEATHS_TO_REPORT = 5
 
 export interface ConsumptionOptions {
@@ -32,6 +32,9 @@ export class Consumption implements Consumer {
   readonly #works = new Map<string, PartitionWork>()
   readonly #stopping = new AbortController()
   readonly #giveUp = new AbortController()
+  readonly #stopped = new Promise<null>(resolve => {
+    this.#stopping.signal.addEventListener('abort', () => resolve(null), { once: true })
+  })
   #member: Member | null = null
   #assigned = new Set<string>()
   /** Those that have something before them, as of the last look. */
@@ -42,7 +45,7 @@ export class Consumption implements Consumer {
   #inGroupAt: number | null = null
   #lookedAt = performance.now()
   readonly #running: Promise<unknown>
-  #stopped: Promise<void> | null = null
+  #stop: Promise<void> | null = null
 
   constructor(options: ConsumptionOptions) {
     this.#options = options
@@ -76,11 +79,11 @@ export class Consumption implements Consumer {
   }
 
   stop(): Promise<void> {
-    this.#stopped ??= this.#stop()
-    return this.#stopped
+    this.#stop ??= this.#end()
+    return this.#stop
   }
 
-  async #stop(): Promise<void> {
+  async #end(): Promise<void> {
     const { stopMs } = this.#options.timeouts
     this.#stopping.abort()
     const settled = Promise.all([...this.#works.values()].map(work => work.settled()))
@@ -97,13 +100,10 @@ export class Consumption implements Consumer {
 
   async #keepAMember(): Promise<void> {
     const { timeouts } = this.#options
-    const stopped = new Promise<null>(resolve =>
-      this.#stopping.signal.addEventListener('abort', () => resolve(null), { once: true }),
-    )
     while (!this.#stopping.signal.aborted) {
       const member = this.#newMember()
       this.#member = member
-      const reason = await Promise.race([this.#life(member), stopped])
+      const reason = await this.#life(member)
       if (reason === null) return // the stop has the member leave, when its batches are done
       await member.leave()
       this.#deaths++
@@ -114,16 +114,12 @@ export class Consumption implements Consumer {
     }
   }
 
-  /** Resolves with what a member ended of. */
-  async #life(member: Member): Promise<string> {
-    try {
-      await member.start()
-    } catch (error) {
-      return describe(error)
-    }
+  /** Resolves with what a member ended of, or with null when it is to stop. */
+  async #life(member: Member): Promise<string | null> {
     const idle = this.#untilIdle(member)
+    const started = member.start().then(() => member.died, describe)
     try {
-      return await Promise.race([member.died, idle.reason])
+      return await Promise.race([started, idle.reason, this.#stopped])
     } finally {
       idle.cancel()
     }
@@ -138,8 +134,9 @@ export class Consumption implements Consumer {
       timer = setInterval(() => {
         const lives = performance.now() - startedAt
         // Joining can take as long as the slowest of the group may.
-        if ((member.silentMs ?? lives) > 2 * sessionMs + 20_000) resolve('It was not heard of by its group.')
-        if (lives < stallMs) return
+        if ((member.silentMs ?? lives) > 3 * sessionMs) resolve('It was not heard of by its group.')
+        // Out of the group it takes nothing, and is not to: until it is in, its start has a deadline of its own.
+        if ((member.joinedMs ?? 0) < stallMs) return
         for (const key of this.#behind) {
           const work = this.#works.get(key)
           if (work && !work.busy && performance.now() - work.movedAt > stallMs)
@@ -165,8 +162,7 @@ export class Consumption implements Consumer {
     await this.#work(topic, partition).take({
       ...delivery,
       pass: async next => {
-        this.#deaths = 0
-        this.#lastDeath = null
+        this.#wellAgain()
         await delivery.pass(next)
       },
     })
@@ -214,6 +210,8 @@ export class Consumption implements Consumer {
         const places = await this.#places.read(consuming.group, consuming.topics)
         this.#lookedAt = performance.now()
         await this.#compare(places)
+        // With nothing before it there is nothing to show its life by but that it stays.
+        if (this.#behind.size === 0 && (this.#member?.joinedMs ?? 0) > timeouts.sessionMs) this.#wellAgain()
       } catch (error) {
         this.#logger.debug({ error: describe(error) }, 'the ends of the partitions could not be read')
       }
@@ -238,6 +236,11 @@ export class Consumption implements Consumer {
       if (work.next !== null && !work.busy && (place.committed ?? -1n) < work.next)
         await this.#member?.commit(key.slice(0, slash), Number(key.slice(slash + 1)), work.next)
     }
+  }
+
+  #wellAgain(): void {
+    this.#deaths = 0
+    this.#lastDeath = null
   }
 
   #noteMembership(): void {

@@ -33,6 +33,9 @@ export class Member {
   #joinedAt: number | null = null
   #heardAt: number | null = null
   #die: (reason: string) => void = () => {}
+  #go: () => void = () => {}
+  /** Resolves when it is to leave. */
+  readonly #gone: Promise<void>
   /** Resolves with the reason when the client has given up. Never rejects. */
   readonly died: Promise<string>
 
@@ -42,11 +45,15 @@ export class Member {
     this.died = new Promise(resolve => {
       this.#die = resolve
     })
+    this.#gone = new Promise(resolve => {
+      this.#go = resolve
+    })
     this.#consumer = kafka.consumer({
       groupId: consuming.group,
       allowAutoTopicCreation: false,
       sessionTimeout: timeouts.sessionMs,
-      rebalanceTimeout: Math.max(timeouts.sessionMs, 20_000),
+      // How long the group waits for a member to come back to it; no batch keeps one of ours from that.
+      rebalanceTimeout: timeouts.sessionMs,
       heartbeatInterval: timeouts.heartbeatMs,
       maxWaitTimeInMs: timeouts.fetchWaitMs,
       maxBytes: FETCH_BYTES,
@@ -69,6 +76,11 @@ export class Member {
     return this.#joinedAt !== null && !this.#left
   }
 
+  /** Milliseconds since it came into its group; null when it is not in it. */
+  get joinedMs(): number | null {
+    return this.#joinedAt === null ? null : performance.now() - this.#joinedAt
+  }
+
   /** Milliseconds since the group's coordinator was heard of; null before that. */
   get silentMs(): number | null {
     return this.#heardAt === null ? null : performance.now() - this.#heardAt
@@ -77,15 +89,16 @@ export class Member {
   /** Rejects when the topics are not there or no broker answers in time. */
   async start(): Promise<void> {
     const { consuming, timeouts } = this.#options
-    const starting = this.#start(consuming)
+    const starting = Promise.race([this.#start(consuming), this.#gone])
     // Joining may take until the others of the group have come back to it.
-    await within(starting, timeouts.requestMs + timeouts.sessionMs + 20_000, 'The start of the consumer')
+    await within(starting, timeouts.requestMs + 3 * timeouts.sessionMs, 'The start of the consumer')
   }
 
   /** Leaves the group and closes the connections, in bounded time. Never rejects; safe to repeat. */
   async leave(): Promise<void> {
     this.#left = true
     this.#joinedAt = null
+    this.#go()
     const { timeouts, logger } = this.#options
     try {
       await within(this.#consumer.disconnect(), timeouts.stopMs, 'The leave')

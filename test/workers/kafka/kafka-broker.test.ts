@@ -357,7 +357,6 @@ t.test('the broker stops for 5 s under load: each record comes, and the health s
   const { broker } = open(t, server)
   await broker.ensureTopics([topic(own('restart'), 3)])
   const reader = read(broker, [own('restart')])
-  let down = false
   let sent = 0
   let failed = 0
   let ended = false
@@ -385,10 +384,9 @@ t.test('the broker stops for 5 s under load: each record comes, and the health s
   const sending = send()
   await until('it flows', () => reader.got.length > 50 && reader.consumer.health().ok)
   await server.stop()
-  down = true
   const before = performance.now()
   await until('the health says so', () => !reader.consumer.health().ok, 5_000)
-  t.ok(down && performance.now() - before < 5_000)
+  t.ok(performance.now() - before < 5_000)
   await settled(5_000 - (performance.now() - before))
   await server.restart()
   await until('it is well', () => reader.consumer.health().ok, 20_000)
@@ -416,9 +414,7 @@ t.test('a client that ended for good is replaced, and does no harm to the record
   t.teardown(heal)
   const messages = Array.from({ length: 30 }, (_, i) => ({ key: `k${i}`, value: `v${i}` }))
   await producer.send({ topic: own('dies'), compression: CompressionTypes.Snappy, messages })
-  await until('it is reported', () =>
-    /ended \d+ times.*TypeError|ended \d+ times/.test(reader.consumer.health().reason ?? ''),
-  )
+  await until('it is reported', () => /ended \d+ times/.test(reader.consumer.health().reason ?? ''))
   t.match(lines.join(), /the consumer ended/)
   heal()
   await until('all are there', () => reader.got.length >= 30)
