@@ -17,14 +17,15 @@ function filesUnder(folder: string, endings: readonly string[]): string[] {
 /** What each folder of src may import from the others; `type` imports of shapes are free for the SDK. */
 const ALLOWED: Record<string, readonly string[]> = {
   domain: [],
+  broker: [],
   eventlog: ['domain'],
   engine: ['eventlog', 'domain'],
   projections: ['engine', 'eventlog', 'domain'],
-  workers: ['projections', 'engine', 'eventlog', 'domain'],
+  workers: ['broker', 'projections', 'engine', 'eventlog', 'domain'],
   api: ['workers', 'projections', 'engine', 'eventlog', 'domain'],
-  sdk: [],
-  cli: ['sdk', 'runtime', 'api', 'workers', 'projections', 'engine', 'eventlog', 'domain'],
-  runtime: ['api', 'workers', 'projections', 'engine', 'eventlog', 'domain'],
+  sdk: ['broker'],
+  cli: ['sdk', 'runtime', 'api', 'workers', 'broker', 'projections', 'engine', 'eventlog', 'domain'],
+  runtime: ['api', 'workers', 'broker', 'projections', 'engine', 'eventlog', 'domain'],
 }
 
 interface Import {

@@ -5,12 +5,12 @@
 import { readFileSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { z } from 'zod'
+import { collidingTypes } from '../broker/topics.ts'
 import { lifecycleSchema } from '../domain/lifecycle.ts'
 import { LIMITS, NAME_PATTERN } from '../domain/limits.ts'
 import { taskTypeSchema } from '../domain/task-types.ts'
 import { eventStoreDBSettings, LogAddressError } from '../eventlog/eventstoredb/settings.ts'
 import type { DispatchSettings } from '../workers/dispatcher.ts'
-import { collidingTypes } from '../workers/topics.ts'
 import { LOG_LEVELS } from './logging.ts'
 
 /** These hand tasks to workers through Kafka and take what those say from it. */

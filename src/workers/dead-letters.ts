@@ -3,7 +3,7 @@
  * them. `src/workers/postgres/dead-letters.ts` is the adapter.
  */
 import { createHash } from 'node:crypto'
-import type { IncomingRecord } from './broker.ts'
+import type { IncomingRecord } from '../broker/broker.ts'
 
 /** Why a record became a dead letter. `docs/worker-events.md` lists them, which a test holds it to. */
 export const DEAD_LETTER_REASONS = {

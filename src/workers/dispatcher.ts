@@ -3,9 +3,9 @@
  * holds up its own type alone. Any number of processes may run it: they share the window of each type.
  */
 import type { Logger } from 'pino'
+import type { Broker } from '../broker/broker.ts'
+import { pause } from '../broker/deadline.ts'
 import type { Engine } from '../engine/engine.ts'
-import type { Broker } from './broker.ts'
-import { pause } from './kafka/deadline.ts'
 import { TypeDispatcher } from './type-dispatcher.ts'
 import type { WorkSignal } from './work-signal.ts'
 import type { WorkState } from './work-state.ts'

@@ -3,10 +3,10 @@
  * record again is harmless: its command carries the same id.
  */
 
+import type { IncomingRecord } from '../broker/broker.ts'
 import type { CommandEnvelope } from '../domain/commands.ts'
 import type { Answer, AnyRefusalCode } from '../engine/answer.ts'
 import type { Engine } from '../engine/engine.ts'
-import type { IncomingRecord } from './broker.ts'
 import { PASSING } from './claims.ts'
 import { DEAD_LETTER_REASONS, type Fault } from './dead-letters.ts'
 import type { Leases } from './leases.ts'

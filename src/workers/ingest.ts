@@ -6,12 +6,12 @@
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
+import type { Broker, Consumer, IncomingRecord } from '../broker/broker.ts'
+import { WORKER_EVENTS } from '../broker/topics.ts'
 import type { Engine } from '../engine/engine.ts'
-import type { Broker, Consumer, IncomingRecord } from './broker.ts'
 import type { DeadLetters, DeadRecord } from './dead-letters.ts'
 import { EventHandling } from './event-handling.ts'
 import type { Leases } from './leases.ts'
-import { WORKER_EVENTS } from './topics.ts'
 
 export interface IngestOptions {
   broker: Broker

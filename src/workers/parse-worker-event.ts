@@ -1,8 +1,8 @@
 /** From a record's bytes to a worker event, or to what is wrong with it. Nothing a record holds makes this throw. */
 import { isUtf8 } from 'node:buffer'
 import type { z } from 'zod'
+import type { IncomingRecord } from '../broker/broker.ts'
 import { taskIdSchema } from '../domain/fields.ts'
-import type { IncomingRecord } from './broker.ts'
 import { DEAD_LETTER_REASONS, type DeadLetterReason, type Fault } from './dead-letters.ts'
 import { JsonRefusedError, parseJsonBytes } from './json-bytes.ts'
 import { type WorkerEvent, workerEventSchema } from './worker-events.ts'

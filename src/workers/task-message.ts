@@ -2,9 +2,10 @@
  * A task as it is offered to workers through the broker: JSON, under CloudEvents headers in the binary mode. An offer
  * is no lease: the task is its worker's once START is accepted.
  */
+
+import type { OutgoingRecord } from '../broker/broker.ts'
 import type { Instant, Json } from '../domain/events.ts'
 import type { PendingTask } from '../domain/task.ts'
-import type { OutgoingRecord } from './broker.ts'
 
 export const TASK_OFFERED = 'rollcall.task.offered'
 const SOURCE = 'rollcall'

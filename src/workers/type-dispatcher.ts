@@ -7,15 +7,15 @@
  * is answered by the log. A send that failed is tried again while its offers are held and takes no others meanwhile.
  */
 import { randomUUID } from 'node:crypto'
+import { BrokerUnavailableError, type OutgoingRecord, RecordRefusedError } from '../broker/broker.ts'
+import { growing, pause } from '../broker/deadline.ts'
+import { tasksTopic } from '../broker/topics.ts'
 import type { Command, CommandEnvelope } from '../domain/commands.ts'
 import type { Instant } from '../domain/events.ts'
 import type { PendingTask } from '../domain/task.ts'
 import { taskIn } from '../engine/task-reader.ts'
-import { BrokerUnavailableError, type OutgoingRecord, RecordRefusedError } from './broker.ts'
 import type { DispatcherOptions, DispatchSettings } from './dispatcher.ts'
-import { growing, pause } from './kafka/deadline.ts'
 import { taskRecord } from './task-message.ts'
-import { tasksTopic } from './topics.ts'
 import { LOOK_MS } from './work-signal.ts'
 import { dispatchId, type ToDispatch } from './work-state.ts'
 import { hashToken } from './worker-events.ts'

@@ -1,11 +1,11 @@
 /** The roles of Kafka in a service: what is submitted over HTTP comes out at the broker, and /readyz says how they are. */
 import pino from 'pino'
 import t, { type Test } from 'tap'
+import { openKafkaBroker } from '../../src/broker/kafka/kafka-broker.ts'
+import { tasksTopic } from '../../src/broker/topics.ts'
 import { fileConfigSchema, type Role, serviceConfigSchema } from '../../src/runtime/config.ts'
 import { type Service, startService } from '../../src/runtime/service.ts'
 import { createClient } from '../../src/sdk/client.ts'
-import { openKafkaBroker } from '../../src/workers/kafka/kafka-broker.ts'
-import { tasksTopic } from '../../src/workers/topics.ts'
 import { freePort } from '../cli/fixture.ts'
 import { kafkaBroker, uniqueName } from '../support/kafka.ts'
 import { testDatabase } from '../support/postgres.ts'

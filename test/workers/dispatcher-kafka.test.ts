@@ -2,10 +2,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Kafka, logLevel } from 'kafkajs'
 import t, { type Test } from 'tap'
-import type { Broker, IncomingRecord } from '../../src/workers/broker.ts'
+import type { Broker, IncomingRecord } from '../../src/broker/broker.ts'
+import { openKafkaBroker } from '../../src/broker/kafka/kafka-broker.ts'
+import { tasksTopic } from '../../src/broker/topics.ts'
 import { Dispatcher, type DispatchSettings } from '../../src/workers/dispatcher.ts'
-import { openKafkaBroker } from '../../src/workers/kafka/kafka-broker.ts'
-import { tasksTopic } from '../../src/workers/topics.ts'
 import { cancel, start, succeed, TOKEN_A } from '../domain/specification.ts'
 import { kafkaBroker, ownKafkaBroker, uniqueName } from '../support/kafka.ts'
 import {

@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import t, { type Test } from 'tap'
+import { tasksTopic } from '../../src/broker/topics.ts'
 import { LogUnavailableError } from '../../src/eventlog/event-log.ts'
 import { Dispatcher, type DispatchSettings } from '../../src/workers/dispatcher.ts'
-import { tasksTopic } from '../../src/workers/topics.ts'
 import { OFFER_HOLD_MAX_MS } from '../../src/workers/work-state.ts'
 import { cancel, start, succeed, TOKEN_A } from '../domain/specification.ts'
+import { FakeBroker } from '../support/fake-broker.ts'
 import {
   aClaim,
   ask,
@@ -22,7 +23,6 @@ import {
   until,
   wrapLog,
 } from '../support/service-parts.ts'
-import { FakeBroker } from './fake-broker.ts'
 
 const TYPE = 'image.generate'
 const TOPIC = tasksTopic(TYPE)

@@ -3,8 +3,8 @@ import { createRequire } from 'node:module'
 import kafkajs, { Kafka, logLevel } from 'kafkajs'
 import { pino } from 'pino'
 import type { Test } from 'tap'
-import type { Broker, Consumer, IncomingRecord, OutgoingRecord } from '../../../src/workers/broker.ts'
-import { type KafkaTimeouts, openKafkaBroker } from '../../../src/workers/kafka/kafka-broker.ts'
+import type { Broker, Consumer, IncomingRecord, OutgoingRecord } from '../../../src/broker/broker.ts'
+import { type KafkaTimeouts, openKafkaBroker } from '../../../src/broker/kafka/kafka-broker.ts'
 
 export const { CompressionCodecs, CompressionTypes } = kafkajs
 

@@ -8,7 +8,7 @@
 import type { Kafka } from 'kafkajs'
 import type { BaseLogger } from 'pino'
 import type { Consumer, Consuming } from '../broker.ts'
-import { growing, pause, within } from './deadline.ts'
+import { growing, pause, within } from '../deadline.ts'
 import { describe } from './errors.ts'
 import { Member } from './member.ts'
 import type { KafkaTimeouts } from './options.ts'

@@ -7,7 +7,7 @@ import {
   assertCompatible,
   CLIENT_APIS,
   incompatibilities,
-} from '../../../src/workers/kafka/compatibility.ts'
+} from '../../../src/broker/kafka/compatibility.ts'
 import { kafkaBroker } from '../../support/kafka.ts'
 
 type Ranges = [key: number, lowest: number, highest: number][]

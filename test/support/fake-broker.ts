@@ -6,7 +6,7 @@ import {
   type OutgoingRecord,
   RecordRefusedError,
   type Topic,
-} from '../../src/workers/broker.ts'
+} from '../../src/broker/broker.ts'
 
 export class FakeBroker implements Broker {
   readonly topics = new Map<string, Topic>()

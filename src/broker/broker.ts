@@ -1,6 +1,6 @@
 /**
  * The port to the message broker: topics, sending, consuming. Delivery is at least once and in no order that anything
- * may rest on; what a record means is decided by the log. `src/workers/kafka` is the adapter.
+ * may rest on; what a record means is decided by the log. `src/broker/kafka` is the adapter.
  */
 
 /** A record to send. Everything about a task has its id as key. */

@@ -2,7 +2,7 @@
 import type { Admin, ITopicConfig, Kafka } from 'kafkajs'
 import type { BaseLogger } from 'pino'
 import type { Topic } from '../broker.ts'
-import { within } from './deadline.ts'
+import { within } from '../deadline.ts'
 import { brokerCodes, portError } from './errors.ts'
 import type { KafkaTimeouts } from './options.ts'
 

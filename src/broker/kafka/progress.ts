@@ -1,6 +1,6 @@
 /** Looks at where the partitions end and where the group has got to: what a consumer has still before it. */
 import type { Admin, Kafka } from 'kafkajs'
-import { within } from './deadline.ts'
+import { within } from '../deadline.ts'
 import type { KafkaTimeouts } from './options.ts'
 
 export interface Place {

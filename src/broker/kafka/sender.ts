@@ -5,7 +5,7 @@
 import { type Kafka, type Message, Partitioners, type Producer } from 'kafkajs'
 import type { BaseLogger } from 'pino'
 import { BrokerUnavailableError, type OutgoingRecord, RecordRefusedError } from '../broker.ts'
-import { pause, within } from './deadline.ts'
+import { pause, within } from '../deadline.ts'
 import { brokerCodes, portError } from './errors.ts'
 import type { KafkaTimeouts } from './options.ts'
 

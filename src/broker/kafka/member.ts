@@ -2,7 +2,7 @@
 import type { Consumer, EachBatchPayload, Kafka } from 'kafkajs'
 import type { BaseLogger } from 'pino'
 import type { Consuming, IncomingRecord } from '../broker.ts'
-import { within } from './deadline.ts'
+import { within } from '../deadline.ts'
 import { describe } from './errors.ts'
 import type { KafkaTimeouts } from './options.ts'
 import type { Delivery } from './partition-work.ts'

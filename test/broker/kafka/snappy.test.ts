@@ -1,5 +1,5 @@
 import t from 'tap'
-import { SnappyError, unsnap } from '../../../src/workers/kafka/snappy.ts'
+import { SnappyError, unsnap } from '../../../src/broker/kafka/snappy.ts'
 
 /** Written by the Java client's own snappy: one block, and the frame of blocks of 1 KiB. */
 const BLOCK =

@@ -11,7 +11,7 @@
  */
 import type { BaseLogger } from 'pino'
 import type { Consuming, IncomingRecord } from '../broker.ts'
-import { growing, pause } from './deadline.ts'
+import { growing, pause } from '../deadline.ts'
 import { describe } from './errors.ts'
 
 /** Records of a partition, from one fetch. */
