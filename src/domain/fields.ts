@@ -99,4 +99,8 @@ export const errorInputSchema = z.strictObject({
 })
 
 export const contextSchema = boundedJson(LIMITS.contextBytes)
-export const resultUrlSchema = z.url({ protocol: /^https?$/ }).max(LIMITS.urlLength)
+export const resultUrlSchema = z
+  .url({ protocol: /^https?$/ })
+  .max(LIMITS.urlLength)
+  // What parses addresses escapes these and hands the text on as it was; Postgres does not take it.
+  .refine(url => !/[\p{Cc}\p{Cs}]/u.test(url), 'must not hold control characters')

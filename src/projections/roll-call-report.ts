@@ -52,6 +52,8 @@ export interface RollCallReport {
   groups: RollCallGroup[]
   /** Running, and their lease has ended or is missing. The lease timer is about to end their attempts. */
   withoutLiveWorker: NamedTasks
+  /** Records of workers that could not be handled and wait for a person. */
+  deadLetters: number
   unaccounted: {
     /** Null while it cannot be known; `unknownBecause` says why. A task with two reasons counts once. */
     total: number | null
@@ -80,8 +82,7 @@ export interface RollCallFigures {
   drift: number | null
   lagSeconds: number | null
   lagEvents: number | null
-  /** Records that wait for a person; null where they are not counted. */
-  deadLetters: number | null
+  deadLetters: number
 }
 
 /** The figures of a report, for gauges. Drift is known once everything was looked at. */
@@ -98,6 +99,6 @@ export function rollCallFigures(report: RollCallReport): RollCallFigures {
     drift: drift === 0 && verified === null ? null : drift,
     lagSeconds: lag.events === null ? null : lag.seconds,
     lagEvents: lag.events,
-    deadLetters: null,
+    deadLetters: report.deadLetters,
   }
 }

@@ -111,6 +111,10 @@ export class RollCall {
       text: UNACCOUNTED,
       values: [this.#graceMs, OPEN_STATUSES],
     })
+    const letters = await client.query<{ count: string }>({
+      name: 'roll-call-dead-letters',
+      text: `SELECT count(*) FROM rollcall.dead_letters WHERE status = 'waiting'`,
+    })
     const verified = await client.query<{ now: Date; from: Date | null; at: Date | null }>({
       name: 'roll-call-verified',
       text: `SELECT now() AS now, verified_from AS "from", verified_at AS at
@@ -125,6 +129,7 @@ export class RollCall {
       open: sum(groups.rows.filter(open)),
       groups: groups.rows.map(groupOf),
       withoutLiveWorker: named(without.rows),
+      deadLetters: Number(letters.rows[0]!.count),
       unaccounted: UNACCOUNTED_REASONS.map(reason => ({
         reason,
         ...named(unaccounted.rows.filter(row => row.reason === reason)),

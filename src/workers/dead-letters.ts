@@ -74,14 +74,27 @@ export interface DeadLetters {
   statuses(letterIds: readonly string[]): Promise<{ letterId: string; status: LetterStatus }[]>
   /** How many wait for a person. */
   waiting(): Promise<number>
-  /** Ends the waiting of letters. @returns the ids of those that waited */
-  settle(
+  /**
+   * Hands those that wait to `handle`, whole and the oldest first, and keeps what it says of each, in their order. Nobody
+   * else redrives or discards them meanwhile: whoever asks waits, and finds them as they are then. Where `handle` throws
+   * they stay as they were.
+   */
+  redrive(
     letterIds: readonly string[],
-    as: { status: 'redriven' | 'discarded'; by: string; because: string | null },
-  ): Promise<string[]>
-  /** Keeps that a letter was redriven in vain, with what is wrong now. */
-  remains(letterId: string, fault: Fault): Promise<void>
+    by: string,
+    handle: (letters: readonly DeadLetter[]) => Promise<Redrive[]>,
+  ): Promise<void>
+  /** Ends the waiting of letters. @returns the ids of those that waited */
+  discard(letterIds: readonly string[], by: string, because: string): Promise<string[]>
 }
+
+/** What becomes of a letter that was handed in again. */
+export type Redrive =
+  | { kind: 'settled'; because: string }
+  /** In vain; this is wrong now. */
+  | { kind: 'remains'; fault: Fault }
+  /** It could not be tried. */
+  | { kind: 'untried' }
 
 export const LISTED_BYTES = 1_024
 

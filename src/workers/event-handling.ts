@@ -5,6 +5,7 @@
 
 import type { IncomingRecord } from '../broker/broker.ts'
 import type { CommandEnvelope } from '../domain/commands.ts'
+import type { Task } from '../domain/task.ts'
 import type { Answer, AnyRefusalCode } from '../engine/answer.ts'
 import type { Engine } from '../engine/engine.ts'
 import { PASSING } from './claims.ts'
@@ -75,30 +76,49 @@ export class EventHandling {
   }
 
   async #execute(asked: readonly Asked[]): Promise<Answer[]> {
-    const answers = await this.#engine.executeMany(asked.map(envelopeOf))
-    // An outcome of the current attempt whose START was not seen, or never sent, says that it has been started. Most
-    // come in their order, so this is found out by asking.
-    const unstarted = asked.flatMap((one, index) => (wantsStart(one.event, answers[index]!) ? [index] : []))
-    if (unstarted.length === 0) return answers
-    const again = await this.#engine.executeMany(
-      unstarted.flatMap(index => [startOf(asked[index]!), envelopeOf(asked[index]!)]),
+    const unstarted = await this.#unstarted(asked)
+    const answers = await this.#engine.executeMany(
+      asked.flatMap(one => (unstarted.has(one) ? [startOf(one), envelopeOf(one)] : [envelopeOf(one)])),
     )
-    unstarted.forEach((index, nth) => {
-      const [start, command] = [again[2 * nth]!, again[2 * nth + 1]!]
-      answers[index] = isPassing(start) ? start : command
+    let at = 0
+    return asked.map(one => {
+      if (!unstarted.has(one)) return answers[at++]!
+      const [start, command] = [answers[at++]!, answers[at++]!]
+      return isPassing(start) ? start : command
     })
-    return answers
+  }
+
+  /**
+   * Outcomes whose START was not seen, or never sent: they say that the attempt has been started. That is found out
+   * before they are executed, for a refusal would be kept with the task although nothing was refused.
+   */
+  async #unstarted<T extends Asked>(asked: readonly T[]): Promise<Set<T>> {
+    const started = new Set<string>()
+    const first = asked.filter(({ event: { taskId, attempt, trigger } }) => {
+      const isFirst = !started.has(`${taskId}/${attempt}`)
+      if (trigger === 'START' || isOutcome(trigger)) started.add(`${taskId}/${attempt}`)
+      return isFirst && isOutcome(trigger) && !isPast(this.#engine.known(taskId), attempt)
+    })
+    if (first.length === 0) return new Set()
+    // What this process knows may be behind; the log says whether the attempt waits.
+    const loaded = await this.#engine.readMany(first.map(({ event }) => event.taskId))
+    return new Set(
+      first.filter(({ event: { taskId, attempt } }) => {
+        const one = loaded.get(taskId)
+        return one?.kind === 'task' && one.task.status === 'PENDING' && one.task.attempt === attempt
+      }),
+    )
   }
 }
 
 const isPassing = (answer: Answer): boolean => answer.kind === 'refused' && PASSING.has(answer.code)
+const isOutcome = (trigger: WorkerEvent['trigger']): boolean => trigger === 'SUCCEED' || trigger === 'FAIL'
 
-const wantsStart = ({ trigger, attempt }: WorkerEvent, answer: Answer): boolean =>
-  (trigger === 'SUCCEED' || trigger === 'FAIL') &&
-  answer.kind === 'refused' &&
-  answer.code === 'illegal_transition' &&
-  answer.task?.status === 'PENDING' &&
-  answer.task.attempt === attempt
+/** Whether an attempt has been started, or is over, on a fold that may be behind: it never waits again. */
+const isPast = (task: Task | null, attempt: number): boolean =>
+  task !== null &&
+  (attempt < task.attempt ||
+    (attempt === task.attempt && (task.status === 'PROCESSING' || task.status === 'SUCCESS')))
 
 function envelopeOf({ record, event }: Asked): CommandEnvelope {
   if (event.trigger === 'START') return startOf({ record, event })

@@ -129,17 +129,18 @@ export class Ingest {
         if (code === 'internal_error' && this.#failsOften(record))
           dead.push({ record, fault: { code, message, taskId } })
         else passing ??= new BatchNotHandledError(code, `Task ${taskId}: ${message}`)
-      } else this.#failing.delete(placeOf(record))
+      }
     })
     // Before the batch is passed, and also when it is not: they are known as what they are.
     if (dead.length > 0) await this.#keep(dead)
     if (passing) throw passing
+    // Not before: a letter that comes again with a batch that waits for another is still one that fails.
+    for (const record of records) this.#failing.delete(placeOf(record))
   }
 
   async #keep(dead: readonly DeadRecord[]): Promise<void> {
     await this.#options.deadLetters.keep(dead)
     for (const { record, fault } of dead) {
-      this.#failing.delete(placeOf(record))
       const { topic, partition, offset } = record
       const { code, taskId, message } = fault
       this.#options.logger.error({ topic, partition, offset, code, taskId, reason: message }, 'a dead letter')
@@ -150,7 +151,7 @@ export class Ingest {
     const place = placeOf(record)
     const times = (this.#failing.get(place) ?? 0) + 1
     // A service that fails on so many has another fault than a record.
-    if (this.#failing.size >= FAILING_MAX) this.#failing.clear()
+    if (times === 1 && this.#failing.size >= FAILING_MAX) this.#failing.clear()
     this.#failing.set(place, times)
     return times >= INTERNAL_ERRORS_MAX
   }

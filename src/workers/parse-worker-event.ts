@@ -3,6 +3,7 @@ import { isUtf8 } from 'node:buffer'
 import type { z } from 'zod'
 import type { IncomingRecord } from '../broker/broker.ts'
 import { taskIdSchema } from '../domain/fields.ts'
+import { cutText, storableText } from '../domain/text.ts'
 import { DEAD_LETTER_REASONS, type DeadLetterReason, type Fault } from './dead-letters.ts'
 import { JsonRefusedError, parseJsonBytes } from './json-bytes.ts'
 import { type WorkerEvent, workerEventSchema } from './worker-events.ts'
@@ -10,6 +11,7 @@ import { type WorkerEvent, workerEventSchema } from './worker-events.ts'
 /** As much as a request over HTTP may have: content of 256 KiB, escaped, and what is around it. */
 export const RECORD_BYTES = 1024 * 1024
 const SAID_ISSUES = 3
+const MESSAGE_BYTES = 1_000
 
 export type Parsed = { event: WorkerEvent; fault: null } | { event: null; fault: Fault }
 
@@ -71,5 +73,6 @@ function messageOf({ issues }: z.ZodError): string {
     .slice(0, SAID_ISSUES)
     .map(({ path, message }) => `${path.join('.') || 'the value'}: ${message}`)
   const rest = issues.length - said.length
-  return `${said.join('; ')}${rest > 0 ? `; and ${rest} more` : ''}`
+  // Names of unknown fields are the sender's, and as long as it liked.
+  return cutText(storableText(`${said.join('; ')}${rest > 0 ? `; and ${rest} more` : ''}`), MESSAGE_BYTES)
 }

@@ -1,8 +1,8 @@
 /** Redrives: dead letters are handed in again as they are, as a person asks, slowly and a bounded number at once. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import type { DeadLetter, DeadLetters, LetterStatus } from './dead-letters.ts'
-import type { EventHandling } from './event-handling.ts'
+import type { DeadLetters, LetterStatus, Redrive } from './dead-letters.ts'
+import type { EventHandling, Handled } from './event-handling.ts'
 
 export type Redriven =
   | { letterId: string; kind: 'redriven'; answer: string; code: string | null; message: string | null }
@@ -67,39 +67,40 @@ export class Redrives {
   }
 
   async #redriveSome(letterIds: readonly string[], by: string): Promise<Redriven[]> {
-    const letters = await this.#options.deadLetters.read(letterIds)
-    const waiting = letters.filter(({ status }) => status === 'waiting')
-    const outcomes = await this.#options.handling.handle(waiting.map(({ record }) => record))
+    const { deadLetters, handling, logger } = this.#options
     const redriven = new Map<string, Redriven>()
-    for (const [index, outcome] of outcomes.entries()) {
-      const letter = waiting[index]!
-      redriven.set(letter.letterId, await this.#settle(letter, outcome, by))
-    }
-    const known = new Map(letters.map(letter => [letter.letterId, letter]))
-    return letterIds.map(
-      letterId => redriven.get(letterId) ?? notWaiting(letterId, known.get(letterId)?.status),
+    await deadLetters.redrive(letterIds, by, async letters => {
+      const outcomes = await handling.handle(letters.map(({ record }) => record))
+      letters.forEach(({ letterId }, index) => {
+        redriven.set(letterId, answerOf(letterId, outcomes[index]!))
+      })
+      return outcomes.map(redriveOf)
+    })
+    for (const { letterId, kind, code, ...rest } of redriven.values())
+      logger.info(
+        { letterId, by, kind, code, answer: 'answer' in rest ? rest.answer : null },
+        'a dead letter was handed in again',
+      )
+    const rest = letterIds.filter(id => !redriven.has(id))
+    const known = new Map(
+      (await deadLetters.statuses(rest)).map(({ letterId, status }) => [letterId, status] as const),
     )
+    return letterIds.map(letterId => redriven.get(letterId) ?? notWaiting(letterId, known.get(letterId)))
   }
+}
 
-  async #settle(
-    { letterId, record }: DeadLetter,
-    outcome: Awaited<ReturnType<EventHandling['handle']>>[number],
-    by: string,
-  ): Promise<Redriven> {
-    const { deadLetters, logger } = this.#options
-    if (outcome.kind === 'passing')
-      return { letterId, kind: 'kept', code: outcome.code, message: outcome.message }
-    if (outcome.kind === 'dead') {
-      const { code, message } = outcome.fault
-      await deadLetters.remains(letterId, outcome.fault)
-      return { letterId, kind: 'kept', code, message }
-    }
+function answerOf(letterId: string, outcome: Handled): Redriven {
+  if (outcome.kind === 'done') {
     const { answer, code, message } = outcome
-    await deadLetters.settle([letterId], { status: 'redriven', by, because: message ?? answer })
-    const { topic, partition, offset } = record
-    logger.info({ letterId, topic, partition, offset, by, answer, code }, 'a dead letter was redriven')
     return { letterId, kind: 'redriven', answer, code, message }
   }
+  const { code, message } = outcome.kind === 'dead' ? outcome.fault : outcome
+  return { letterId, kind: 'kept', code, message }
+}
+
+function redriveOf(outcome: Handled): Redrive {
+  if (outcome.kind === 'done') return { kind: 'settled', because: outcome.message ?? outcome.answer }
+  return outcome.kind === 'dead' ? { kind: 'remains', fault: outcome.fault } : { kind: 'untried' }
 }
 
 /** The answer for a letter that does not wait; `status` is undefined where there is none. */

@@ -53,9 +53,7 @@ export function deadLetterRoutes(app: TypedApp, { deadLetters, redrives, logger 
   app.post('/v1/dead-letters/discard', { schema: { body: discardSchema } }, async request => {
     const { letterIds, reason } = request.body
     const { actor } = originOf(request)
-    const discarded = new Set(
-      await deadLetters.settle(letterIds, { status: 'discarded', by: actor.id, because: reason }),
-    )
+    const discarded = new Set(await deadLetters.discard(letterIds, actor.id, reason))
     if (discarded.size > 0)
       logger.warn({ letterIds: [...discarded], by: actor.id, reason }, 'dead letters were discarded')
     const rest = letterIds.filter(id => !discarded.has(id))

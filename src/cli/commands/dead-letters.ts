@@ -1,14 +1,17 @@
+import { writeFile } from 'node:fs/promises'
 import type { Command } from 'commander'
 import type {
   Client,
   DeadLetterFilter,
+  DeadLetterList,
   DeadLetterView,
   DiscardAnswer,
   RedriveAnswer,
 } from '../../sdk/client.ts'
 import { connect } from '../connection.ts'
-import { EXIT, SELF, usageError } from '../failures.ts'
-import { clockTime, printable, relative } from '../format.ts'
+import { CliError, EXIT, SELF, usageError } from '../failures.ts'
+import { clockTime, cut, printable, relative } from '../format.ts'
+import type { Terminal } from '../terminal.ts'
 import { wholeNumber } from '../values.ts'
 
 const PAGE_MAX = 200
@@ -23,6 +26,7 @@ interface ListOptions {
   reason?: string
   task?: string
   limit: number
+  cursor?: string
 }
 
 interface ChoiceOptions {
@@ -48,31 +52,58 @@ function addListLetters(group: Command): void {
     .option('--reason <code>', 'only with this code, such as invalid_event')
     .option('--task <id>', 'only of this task')
     .option('--limit <n>', 'how many at most', wholeNumber(1, PAGE_MAX), 50)
-    .action(async ({ status, reason, task, limit }: ListOptions, command: Command) => {
+    .option('--cursor <cursor>', 'go on after a page, with its nextCursor')
+    .action(async ({ status, reason, task, limit, cursor }: ListOptions, command: Command) => {
       const { client, terminal } = connect(command)
       const filter: DeadLetterFilter = {
         limit,
         ...(status !== undefined && { status }),
         ...(reason !== undefined && { reason }),
         ...(task !== undefined && { taskId: task }),
+        ...(cursor !== undefined && { cursor }),
       }
       const page = await client.deadLetters(filter)
-      const { red, dim } = terminal.colors
-      terminal.result(page, () =>
-        [
-          ...page.letters.map(letter =>
-            [
-              letter.letterId,
-              red(letter.code),
-              relative(letter.keptAt),
-              letter.taskId ?? dim('no task'),
-              printable(letter.message),
-            ].join('  '),
-          ),
-          dim(`${page.waiting} waiting in all`),
-        ].join('\n'),
-      )
+      const lines = terminal.json ? [] : await listLines(page, terminal)
+      terminal.result(page, () => lines.join('\n'))
     })
+}
+
+/** A message is of use only where there is room for it. */
+const MESSAGE_WIDTH_MIN = 20
+
+async function listLines({ letters, waiting, nextCursor }: DeadLetterList, terminal: Terminal) {
+  const { red, dim } = terminal.colors
+  const counted = dim(`${waiting} waiting in all`)
+  if (letters.length === 0) return ['no dead letters', counted]
+  const { tableLines, widthOf } = await import('../table.ts')
+  const kept = letters.map(({ keptAt }) => relative(keptAt))
+  const columns = [
+    { title: 'LETTER', width: 36 },
+    {
+      title: 'REASON',
+      width: widthOf(
+        'REASON',
+        letters.map(({ code }) => code),
+        20,
+      ),
+    },
+    { title: 'KEPT', width: widthOf('KEPT', kept, 16) },
+    { title: 'TASK', width: 36 },
+  ]
+  const taken = columns.reduce((sum, { width }) => sum + width + 2, 0)
+  const width = Math.max(MESSAGE_WIDTH_MIN, terminal.width - taken - 2)
+  const rows = letters.map(({ letterId, code, taskId, message }, index) => [
+    letterId,
+    red(code),
+    kept[index]!,
+    taskId ?? dim('not known'),
+    cut(printable(message), width),
+  ])
+  return [
+    ...tableLines([...columns, { title: 'MESSAGE', width }], rows, dim),
+    counted,
+    ...(nextCursor === null ? [] : [dim(`there are older ones: --cursor ${nextCursor}`)]),
+  ]
 }
 
 function addShowLetter(group: Command): void {
@@ -80,11 +111,29 @@ function addShowLetter(group: Command): void {
     .command('show')
     .description('one dead letter, with its bytes')
     .argument('<id>', 'id of the letter')
-    .action(async (id: string, _options: unknown, command: Command) => {
+    .option(
+      '--value-to <file>',
+      'write its value there, byte for byte; - is standard output, and nothing else',
+    )
+    .action(async (id: string, { valueTo }: { valueTo?: string }, command: Command) => {
       const { client, terminal } = connect(command)
+      if (valueTo === '-' && terminal.json) throw usageError('Choose --json or --value-to -, not both.')
       const letter = await client.deadLetter(id)
-      terminal.result(letter, () => textOf(letter).join('\n'))
+      if (valueTo !== undefined) await writeValue(letter, valueTo)
+      if (valueTo !== '-') terminal.result(letter, () => textOf(letter).join('\n'))
     })
+}
+
+async function writeValue({ letterId, value }: DeadLetterView, file: string): Promise<void> {
+  if (value === null) throw new CliError('no_value', `The record of ${letterId} has no value.`, EXIT.no)
+  const bytes = Buffer.from(value, 'base64')
+  if (file === '-') {
+    process.stdout.write(bytes)
+    return
+  }
+  await writeFile(file, bytes).catch((error: Error) => {
+    throw usageError(`The value cannot be written: ${error.message}`, 'file_unusable', { cause: error })
+  })
 }
 
 function textOf(letter: DeadLetterView): string[] {
@@ -104,7 +153,7 @@ function textOf(letter: DeadLetterView): string[] {
     lines.push(`header     ${printable(name)}: ${readable(value)}`)
   lines.push(`key        ${readable(letter.key)}`, `value      ${readable(letter.value)}`)
   if ((letter.valueBytes ?? 0) > SHOWN_BYTES)
-    lines.push(`           ${letter.valueBytes} bytes in all; --json has them`)
+    lines.push(`           ${letter.valueBytes} bytes in all; --value-to has them`)
   return lines
 }
 
@@ -123,9 +172,14 @@ function addRedrive(group: Command): void {
     .action(async (ids: string[], { all }: ChoiceOptions, command: Command) => {
       const { client, terminal } = connect(command)
       const results: RedriveAnswer['results'] = []
-      for (const some of pagesOf(await chosen(client, ids, all)))
-        results.push(...(await client.redrive(some, { timeoutMs: REDRIVE_MS })))
-      terminal.result({ results }, () => results.map(redriveText).join('\n') || 'none waits')
+      for (const some of pagesOf(await chosen(client, ids, all))) {
+        const page = await client.redrive(some, { timeoutMs: REDRIVE_MS })
+        results.push(...page)
+        // As they come: many take their time, and what was done stands whatever becomes of the rest.
+        if (!terminal.json) for (const result of page) terminal.line(redriveText(result))
+      }
+      if (terminal.json) terminal.line(JSON.stringify({ results }))
+      else if (results.length === 0) terminal.line('none waits')
       if (results.some(({ kind }) => kind !== 'redriven')) process.exitCode = EXIT.no
     })
 }

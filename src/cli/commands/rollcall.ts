@@ -23,6 +23,7 @@ async function reportLines(called: RollCallAnswer, terminal: Terminal): Promise<
     verdict(called, terminal),
     ...(await groupLines(called, terminal)),
     ...namedLines(called, terminal),
+    ...letterLines(called, terminal),
     '',
     terminal.colors.dim(stateLine(called)),
   ]
@@ -103,6 +104,12 @@ function namedLines({ unaccounted, withoutLiveWorker }: RollCallAnswer, terminal
       withoutLiveWorker,
     ),
   ]
+}
+
+function letterLines({ deadLetters }: RollCallAnswer, { colors }: Terminal): string[] {
+  if (deadLetters === 0) return []
+  const text = deadLetters === 1 ? '1 dead letter waits' : `${number(deadLetters)} dead letters wait`
+  return ['', colors.yellow(`${text} for a person: ${SELF} dead-letters list`)]
 }
 
 function stateLine({ at, lag, verified }: RollCallAnswer): string {

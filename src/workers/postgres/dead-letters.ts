@@ -1,6 +1,9 @@
 /** `dead_letters` in Postgres. */
-import type { Pool } from 'pg'
+import type { Pool, PoolClient } from 'pg'
+import type { IncomingRecord } from '../../broker/broker.ts'
+import { LIMITS } from '../../domain/limits.ts'
 import { cutText, storableText } from '../../domain/text.ts'
+import { inTransaction } from '../../projections/database.ts'
 import {
   type DeadLetter,
   type DeadLetters,
@@ -10,6 +13,7 @@ import {
   type LetterStatus,
   LISTED_BYTES,
   letterIdOf,
+  type Redrive,
 } from '../dead-letters.ts'
 
 /** One statement takes so much; a record that is larger goes alone. */
@@ -41,7 +45,7 @@ export class PostgresDeadLetters implements DeadLetters {
         column(({ record }) => record.topic),
         column(({ record }) => record.partition),
         column(({ record }) => record.offset),
-        column(({ record }) => Math.trunc(record.timestamp)),
+        column(({ record }) => timestampOf(record)),
         column(({ record }) => record.key),
         column(({ record }) => record.value),
         column(({ record }) =>
@@ -95,32 +99,70 @@ export class PostgresDeadLetters implements DeadLetters {
     return Number(found.rows[0]!.count)
   }
 
-  async settle(letterIds: readonly string[], { status, by, because }: Parameters<DeadLetters['settle']>[1]) {
-    const settled = await this.#pool.query<{ letter_id: string }>({
-      name: 'dead-letters-settle',
-      text: `UPDATE rollcall.dead_letters
-                SET status = $2, settled_at = clock_timestamp(), settled_by = $3, settled_because = $4,
-                    redrives = redrives + CASE WHEN $2 = 'redriven' THEN 1 ELSE 0 END,
-                    redriven_at = CASE WHEN $2 = 'redriven' THEN clock_timestamp() ELSE redriven_at END
-              WHERE letter_id = ANY ($1::uuid[]) AND status = 'waiting' RETURNING letter_id`,
-      values: [letterIds, status, storable(by), because === null ? null : storable(because)],
+  async redrive(letterIds: readonly string[], by: string, handle: Parameters<DeadLetters['redrive']>[2]) {
+    await inTransaction(this.#pool, async client => {
+      const found = await client.query<LetterRow>({
+        name: 'dead-letters-redrive',
+        text: `SELECT ${WHOLE} FROM rollcall.dead_letters WHERE letter_id = ANY ($1::uuid[]) AND status = 'waiting'
+                ORDER BY number FOR UPDATE`,
+        values: [letterIds],
+      })
+      const letters = found.rows.map(letterOf)
+      const redrives = await handle(letters)
+      for (const [index, redrive] of redrives.entries())
+        if (redrive.kind !== 'untried') await redriven(client, letters[index]!.letterId, by, redrive)
     })
-    return settled.rows.map(({ letter_id }) => letter_id)
   }
 
-  async remains(letterId: string, { code, message, taskId }: Fault): Promise<void> {
-    await this.#pool.query({
-      name: 'dead-letters-remains',
-      text: `UPDATE rollcall.dead_letters
-                SET reason_code = $2, reason_message = $3, task_id = coalesce($4, task_id), redrives = redrives + 1,
-                    redriven_at = clock_timestamp()
-              WHERE letter_id = $1 AND status = 'waiting'`,
-      values: [letterId, code, storable(message), taskId],
+  async discard(letterIds: readonly string[], by: string, because: string) {
+    const discarded = await this.#pool.query<{ letter_id: string }>({
+      name: 'dead-letters-discard',
+      // Locked in the order in which a redrive locks them, so that neither waits for the other in a circle.
+      text: `WITH waiting AS MATERIALIZED (
+               SELECT letter_id FROM rollcall.dead_letters
+                WHERE letter_id = ANY ($1::uuid[]) AND status = 'waiting' ORDER BY number FOR UPDATE)
+             UPDATE rollcall.dead_letters letter
+                SET status = 'discarded', settled_at = clock_timestamp(), settled_by = $2, settled_because = $3
+               FROM waiting WHERE letter.letter_id = waiting.letter_id RETURNING letter.letter_id`,
+      values: [letterIds, storable(by), cutText(storableText(because), LIMITS.reasonBytes)],
     })
+    return discarded.rows.map(({ letter_id }) => letter_id)
   }
 }
 
+async function redriven(
+  client: PoolClient,
+  letterId: string,
+  by: string,
+  redrive: Exclude<Redrive, { kind: 'untried' }>,
+): Promise<void> {
+  if (redrive.kind === 'settled') {
+    await client.query({
+      name: 'dead-letters-settle',
+      text: `UPDATE rollcall.dead_letters
+                SET status = 'redriven', redrives = redrives + 1, redriven_at = clock_timestamp(),
+                    settled_at = clock_timestamp(), settled_by = $2, settled_because = $3
+              WHERE letter_id = $1`,
+      values: [letterId, storable(by), storable(redrive.because)],
+    })
+    return
+  }
+  const { code, message, taskId } = redrive.fault
+  await client.query({
+    name: 'dead-letters-remains',
+    text: `UPDATE rollcall.dead_letters
+              SET reason_code = $2, reason_message = $3, task_id = coalesce($4, task_id), redrives = redrives + 1,
+                  redriven_at = clock_timestamp()
+            WHERE letter_id = $1`,
+    values: [letterId, code, storable(message), taskId],
+  })
+}
+
 const storable = (text: string): string => cutText(storableText(text), MESSAGE_BYTES)
+
+/** By whoever sent the record, so it may be anything; what is no date of ours must not hold up the rest. */
+const timestampOf = ({ timestamp }: IncomingRecord): number =>
+  Number.isSafeInteger(timestamp) ? timestamp : -1
 
 function* statementsOf(records: readonly DeadRecord[]): Generator<DeadRecord[]> {
   let some: DeadRecord[] = []
