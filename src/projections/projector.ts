@@ -1,11 +1,7 @@
 /**
  * The active projector follows the log and keeps the read model. One batch, its rows and its checkpoint are one
  * transaction.
- *
- * Modes: standing by (another holds the lease) -> projecting -> standing by (fenced, or the database failed)
- * -> … -> stopped. A log that went backwards is an alarm: it keeps the mode `halted` until it is restarted.
  */
-import { randomUUID } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import type { Logger } from 'pino'
 import { evolve } from '../domain/evolve.ts'
@@ -13,14 +9,9 @@ import type { Task } from '../domain/task.ts'
 import { TaskCache } from '../engine/task-cache.ts'
 import { TaskReader } from '../engine/task-reader.ts'
 import { decodeEvent, isForeign, taskIdOf } from '../eventlog/codec.ts'
-import {
-  type Checkpoint,
-  type EventLog,
-  LogWentBackwardsError,
-  READ_LIMITS,
-  type StoredEvent,
-} from '../eventlog/event-log.ts'
-import { ProjectorFencedError, type ReadModel, type SetAside, type Written } from './read-model.ts'
+import type { EventLog, StoredEvent } from '../eventlog/event-log.ts'
+import { Follower, type Stride } from './follower.ts'
+import type { ReadModel, SetAside, Written } from './read-model.ts'
 
 export interface ProjectorOptions {
   log: EventLog
@@ -39,14 +30,10 @@ export interface ProjectorOptions {
 
 export const PROJECTOR_NAME = 'tasks'
 const WRITTEN_MAX = 20_000
-/** The pause after a batch, longer after a larger one; the first event after a quiet time never waits. */
-const GATHER = { leastMs: 1, mostMs: 15, eventsPerMs: 10 }
-const RESTART_MS = { first: 100, longest: 2_000 }
 
 export class Projector {
   readonly #options: ProjectorOptions
-  readonly #leaseMs: number
-  readonly #holder = randomUUID()
+  readonly #follower: Follower
   readonly #cache: TaskCache
   readonly #reader: TaskReader
   /** Revisions that were written: a fold may be ahead of the batch, and its later events then ask for nothing. */
@@ -54,110 +41,58 @@ export class Projector {
     maxSize: WRITTEN_MAX,
     sizeCalculation: () => 1,
   })
-  #abort = new AbortController()
-  #running: Promise<void> | null = null
-  #checkpoint: Checkpoint | null = null
-  #renewedAt = 0
-  #pauseMs = RESTART_MS.first
-  mode: 'stopped' | 'standing_by' | 'projecting' | 'halted' = 'stopped'
   #toldForeign = false
-  /** Why it is halted and what to do, for people. */
-  haltedBecause: string | null = null
 
   constructor(options: ProjectorOptions) {
     this.#options = options
-    this.#leaseMs = options.leaseMs ?? 5_000
     this.#cache = options.cache ?? new TaskCache()
     this.#reader = new TaskReader(options.log, this.#cache)
+    const { log, readModel, logger, leaseMs, standbyMs } = options
+    this.#follower = new Follower({
+      name: PROJECTOR_NAME,
+      log,
+      places: readModel,
+      logger,
+      words: { who: 'the projector', does: 'projecting', made: 'the read model was made' },
+      // Another projector may have written, or rows may have been repaired, since this one last held the lease.
+      onTaken: () => this.#written.clear(),
+      onBatch: (batch, stride) => this.#handle(batch, stride),
+      leaseMs,
+      standbyMs,
+    })
+  }
+
+  get mode(): 'stopped' | 'standing_by' | 'projecting' | 'halted' {
+    const { mode } = this.#follower
+    return mode === 'following' ? 'projecting' : mode
+  }
+
+  /** Why it is halted and what to do, for people. */
+  get haltedBecause(): string | null {
+    return this.#follower.haltedBecause
   }
 
   start(): void {
-    if (this.#running) return
-    this.#abort = new AbortController()
-    this.#running = this.#run(this.#abort.signal).finally(() => {
-      this.#running = null
-      if (this.mode !== 'halted') this.mode = 'stopped'
-    })
+    this.#follower.start()
   }
 
-  async stop(): Promise<void> {
-    this.#abort.abort()
-    await this.#running
+  stop(): Promise<void> {
+    return this.#follower.stop()
   }
 
-  async #run(signal: AbortSignal): Promise<void> {
-    const { readModel, logger, standbyMs = 1_000 } = this.#options
-    while (!signal.aborted) {
-      this.mode = 'standing_by'
-      try {
-        const held = await readModel.acquire(PROJECTOR_NAME, this.#holder, this.#leaseMs)
-        if (!held) {
-          await sleep(standbyMs, signal)
-          continue
-        }
-        logger.info({ checkpoint: held.checkpoint }, 'projecting')
-        this.mode = 'projecting'
-        this.#checkpoint = held.checkpoint
-        // Another projector may have written, or rows may have been repaired, since this one last held the lease.
-        this.#written.clear()
-        this.#renewedAt = performance.now()
-        await this.#options.log.follow(held.checkpoint, batch => this.#handle(batch), signal)
-      } catch (error) {
-        if (error instanceof LogWentBackwardsError) {
-          this.mode = 'standing_by'
-          this.haltedBecause = await whyHalted(this.#checkpoint, this.#options.log)
-          this.mode = 'halted'
-          logger.fatal({ err: error }, `the projector halts: ${this.haltedBecause}`)
-          break
-        }
-        if (error instanceof ProjectorFencedError) logger.warn({ err: error }, 'standing by')
-        else logger.error({ err: error }, 'projecting failed, beginning again from the checkpoint')
-        this.mode = 'standing_by'
-        await sleep(this.#pauseMs, signal)
-        this.#pauseMs = Math.min(this.#pauseMs * 2, RESTART_MS.longest)
-      }
-    }
-    await readModel
-      .giveUp(PROJECTOR_NAME, this.#holder)
-      .catch(error =>
-        logger.warn({ err: error }, 'the projector lease could not be given up; it ends by itself'),
-      )
-  }
-
-  async #handle(batch: readonly StoredEvent[]): Promise<void> {
-    const { readModel, logger, onMoved } = this.#options
-    const last = batch.at(-1)
-    if (!last) {
-      if (performance.now() - this.#renewedAt < this.#leaseMs / 4) return
-      await readModel.renew(PROJECTOR_NAME, this.#holder, this.#leaseMs, this.#checkpoint)
-      this.#renewedAt = performance.now()
-      return
-    }
+  async #handle(batch: readonly StoredEvent[], stride: Stride): Promise<void> {
+    const { logger, onMoved } = this.#options
     const { tasks, aside: unread } = await this.#foldBatch(batch)
-    const { moved, aside } = await this.#write(tasks, unread, last)
+    const { moved, aside } = await this.#write(tasks, unread, stride)
     for (const one of aside) logger.error(one, 'task set aside: it cannot be projected')
     for (const task of tasks) this.#written.set(task.taskId, task.revision)
-    this.#renewedAt = performance.now()
-    this.#pauseMs = RESTART_MS.first
     onMoved?.(moved)
-    // A transaction costs much the same for one event as for a hundred, and a task that moved twice meanwhile is
-    // written once: under load events gather for a moment. Where more are waiting already there is no need to.
-    if (batch.length < READ_LIMITS.events) await sleep(gatherMs(batch.length), this.#abort.signal)
   }
 
   /** In one transaction: the rows, the tasks set aside, the checkpoint. */
-  async #write(tasks: readonly Task[], unread: readonly SetAside[], last: StoredEvent): Promise<Written> {
-    const to = { logId: this.#options.log.id, position: last.position, eventId: last.id }
-    const written = await this.#options.readModel.write(tasks, unread, {
-      name: PROJECTOR_NAME,
-      holder: this.#holder,
-      leaseMs: this.#leaseMs,
-      from: this.#checkpoint,
-      to,
-      eventAt: tasks.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null),
-    })
-    this.#checkpoint = to
-    return written
+  #write(tasks: readonly Task[], unread: readonly SetAside[], stride: Stride): Promise<Written> {
+    const eventAt = tasks.reduce<number | null>((at, task) => Math.max(at ?? 0, task.updatedAt), null)
+    return this.#options.readModel.write(tasks, unread, { ...stride, eventAt })
   }
 
   /**
@@ -208,43 +143,6 @@ export class Projector {
   }
 }
 
-async function whyHalted(checkpoint: Checkpoint | null, log: EventLog): Promise<string> {
-  const id = idOf(log)
-  const movedTo = await log.sealedFor().catch(() => null)
-  if (id && checkpoint && checkpoint.logId === movedTo)
-    return `log ${id} was moved to log ${movedTo}, and the read model with it: start the services with the new --log`
-  return checkpoint && id && checkpoint.logId !== id
-    ? `the read model was made from log ${checkpoint.logId}, and this is log ${id}: start with the --log it was ` +
-        'made from, or move that log here with rollcall log copy'
-    : 'the log went backwards: it does not hold what the read model was made from; docs/operations.md says what to do'
-}
-
-/** Null where what was reached has no identity. */
-function idOf(log: EventLog): string | null {
-  try {
-    return log.id
-  } catch {
-    return null
-  }
-}
-
 function lastRevision(batch: readonly StoredEvent[], taskId: string): number {
   return batch.findLast(event => taskIdOf(event.stream) === taskId)?.revision ?? 0
 }
-
-/** Waits, or ends early when the signal is aborted. */
-function sleep(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise(resolve => {
-    if (signal.aborted) return resolve()
-    const done = (): void => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', done)
-      resolve()
-    }
-    const timer = setTimeout(done, ms)
-    signal.addEventListener('abort', done)
-  })
-}
-
-const gatherMs = (events: number): number =>
-  Math.min(GATHER.mostMs, Math.max(GATHER.leastMs, events / GATHER.eventsPerMs))

@@ -11,10 +11,11 @@ import { LIMITS, NAME_PATTERN } from '../domain/limits.ts'
 import { taskTypeSchema } from '../domain/task-types.ts'
 import { eventStoreDBSettings, LogAddressError } from '../eventlog/eventstoredb/settings.ts'
 import type { DispatchSettings } from '../workers/dispatcher.ts'
+import { kafkaSecurity, kafkaSecurityFields } from './kafka-security.ts'
 import { LOG_LEVELS } from './logging.ts'
 
-/** These hand tasks to workers through Kafka and take what those say from it. */
-export const KAFKA_ROLES = ['dispatcher', 'ingest'] as const
+/** These hand tasks to workers through Kafka, take what those say from it, and tell other services how tasks stand. */
+export const KAFKA_ROLES = ['dispatcher', 'ingest', 'publisher'] as const
 export const ROLES = ['api', 'projector', 'timers', ...KAFKA_ROLES] as const
 export type Role = (typeof ROLES)[number]
 const needsKafka = (role: Role): boolean => KAFKA_ROLES.some(one => one === role)
@@ -57,6 +58,7 @@ const settingsSchema = z.strictObject({
     .array(z.string().regex(BROKER, 'must be host:port, such as kafka-1:9092'))
     .max(100)
     .default([]),
+  ...kafkaSecurityFields,
   logLevel: z.enum(LOG_LEVELS).default('info'),
 })
 
@@ -74,12 +76,19 @@ export const serviceConfigSchema = settingsSchema
         message: `${lost.join(' and ')} cannot run without --kafka-brokers`,
       })
   })
-  .transform(({ port, ...settings }) => {
-    const possible = ROLES.filter(role => settings.kafkaBrokers.length > 0 || !needsKafka(role))
-    const roles = settings.roles ?? possible
-    return { ...settings, roles, port: port ?? (roles.includes('api') ? DEFAULT_PORT : null) }
+  .transform((given, context) => {
+    const { databaseUrl, log, host, withoutKeys, kafkaBrokers, logLevel } = given
+    const possible = ROLES.filter(role => kafkaBrokers.length > 0 || !needsKafka(role))
+    const roles = given.roles ?? possible
+    const port = given.port ?? (roles.includes('api') ? DEFAULT_PORT : null)
+    const security = kafkaSecurity(given, context)
+    return {
+      ...{ databaseUrl, log, host, port, withoutKeys, roles, logLevel },
+      ...{ kafkaBrokers, kafkaSecurity: security },
+    }
   })
 export type ServiceConfig = z.output<typeof serviceConfigSchema>
+type SettingName = keyof z.input<typeof serviceConfigSchema>
 
 /** How tasks of a type are handed to workers through Kafka; over HTTP they can be claimed as well. */
 const kafkaTypeSchema = z.strictObject({
@@ -158,6 +167,13 @@ const environmentSchema = z.object({
   ROLLCALL_PORT: z.string().optional(),
   ROLLCALL_ROLES: z.string().optional(),
   ROLLCALL_KAFKA_BROKERS: z.string().optional(),
+  ROLLCALL_KAFKA_TLS: z.string().optional(),
+  ROLLCALL_KAFKA_CA_FILE: z.string().optional(),
+  ROLLCALL_KAFKA_CERT_FILE: z.string().optional(),
+  ROLLCALL_KAFKA_KEY_FILE: z.string().optional(),
+  ROLLCALL_KAFKA_SASL: z.string().optional(),
+  ROLLCALL_KAFKA_USERNAME: z.string().optional(),
+  ROLLCALL_KAFKA_PASSWORD: z.string().optional(),
   ROLLCALL_LOG_LEVEL: z.string().optional(),
   ROLLCALL_CONFIG: z.string().optional(),
   ROLLCALL_DATA_DIR: z.string().optional(),
@@ -180,6 +196,13 @@ export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
     port: found.ROLLCALL_PORT,
     roles: listed(found.ROLLCALL_ROLES),
     kafkaBrokers: listed(found.ROLLCALL_KAFKA_BROKERS),
+    kafkaTls: found.ROLLCALL_KAFKA_TLS,
+    kafkaCaFile: found.ROLLCALL_KAFKA_CA_FILE,
+    kafkaCertFile: found.ROLLCALL_KAFKA_CERT_FILE,
+    kafkaKeyFile: found.ROLLCALL_KAFKA_KEY_FILE,
+    kafkaSasl: found.ROLLCALL_KAFKA_SASL,
+    kafkaUsername: found.ROLLCALL_KAFKA_USERNAME,
+    kafkaPassword: found.ROLLCALL_KAFKA_PASSWORD,
     logLevel: found.ROLLCALL_LOG_LEVEL,
     config: found.ROLLCALL_CONFIG,
     dataDir: found.ROLLCALL_DATA_DIR,
@@ -192,7 +215,7 @@ export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
  *
  * @throws ConfigError
  */
-export function serviceConfig(...layers: Partial<Record<keyof ServiceConfig, unknown>>[]): ServiceConfig {
+export function serviceConfig(...layers: Partial<Record<SettingName, unknown>>[]): ServiceConfig {
   const merged: Record<string, unknown> = {}
   for (const layer of layers)
     for (const [key, value] of Object.entries(layer))

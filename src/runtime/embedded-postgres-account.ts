@@ -68,7 +68,7 @@ export async function canRead(account: Account | undefined, paths: string[]): Pr
   return code === 0
 }
 
-/** Run a helper program to its end, bounded in time; its exit code is a value, not to be able to run it throws. */
+/** Run a helper program to its end, or to ours, bounded in time; its code is a value, not to be able to run it throws. */
 export async function run(command: string, args: string[], options: RunOptions = {}) {
   const { account, cwd, env = CLEAN_ENVIRONMENT, input = '', timeoutMs = 10_000 } = options
   const child = spawn(command, args, {
@@ -86,16 +86,19 @@ export async function run(command: string, args: string[], options: RunOptions =
   }
   child.stdin.on('error', () => {}) // it may end without having read its input
   child.stdin.end(input)
-  const timer = setTimeout(() => {
+  const kill = (): void => {
     try {
       if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL')
     } catch {} // it ended at this very moment
-  }, timeoutMs)
+  }
+  const timer = setTimeout(kill, timeoutMs)
+  process.once('exit', kill)
   try {
     const [code] = await once(child, 'close')
     return { code: code as number | null, output }
   } finally {
     clearTimeout(timer)
+    process.off('exit', kill)
   }
 }
 

@@ -8,6 +8,7 @@ import { TIMEOUT_TIMERS } from '../domain/lifecycle.ts'
 import type { Answer } from '../engine/answer.ts'
 import { DispatchMetrics } from './dispatch-metrics.ts'
 import { type GaugesOptions, RollCallGauges, type RollCallSource } from './roll-call-gauges.ts'
+import { StatusMetrics } from './status-metrics.ts'
 import { TransitionCounter } from './transition-counter.ts'
 import { TypeLabels } from './type-labels.ts'
 
@@ -28,6 +29,8 @@ export class Metrics {
   readonly contentType: string
   /** What the dispatcher tells. */
   readonly dispatch: DispatchMetrics
+  /** What the publisher of task statuses tells. */
+  readonly status: StatusMetrics
   readonly #scraped: Registry
   readonly #transitions: TransitionCounter
   readonly #refusals: Counter<'trigger' | 'code'>
@@ -70,6 +73,7 @@ export class Metrics {
       registers,
     })
     this.dispatch = new DispatchMetrics(registry)
+    this.status = new StatusMetrics(registry)
     this.#gauges = rollCall && new RollCallGauges(registry, labels, rollCall, gauges)
     this.#scraped = Registry.merge([registry, processRegistry()])
     this.contentType = this.#scraped.contentType

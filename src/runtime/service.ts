@@ -9,6 +9,7 @@ import { Engine } from '../engine/engine.ts'
 import { Lifecycles } from '../engine/lifecycles.ts'
 import { TaskCache } from '../engine/task-cache.ts'
 import type { EventLog } from '../eventlog/event-log.ts'
+import { PostgresPlaces } from '../projections/postgres/postgres-places.ts'
 import { PostgresReadModel } from '../projections/postgres/postgres-read-model.ts'
 import { Projector } from '../projections/projector.ts'
 import { Refusals } from '../projections/refusals.ts'
@@ -23,6 +24,7 @@ import { Leases } from '../workers/leases.ts'
 import { PostgresDeadLetters } from '../workers/postgres/dead-letters.ts'
 import { PostgresWorkState } from '../workers/postgres/postgres-work-state.ts'
 import { Redrives } from '../workers/redrives.ts'
+import { StatusPublisher } from '../workers/status-publisher.ts'
 import { Timers } from '../workers/timers.ts'
 import { countByType, WorkSignal } from '../workers/work-signal.ts'
 import { type FileConfig, kafkaTypes, refuseOpenAddress, type ServiceConfig } from './config.ts'
@@ -48,6 +50,7 @@ export interface Service {
   timers: Timers | null
   dispatcher: Dispatcher | null
   ingest: Ingest | null
+  publisher: StatusPublisher | null
   /** Stops taking work, finishes what is under way, closes; safe to call twice. */
   stop(): Promise<void>
 }
@@ -99,10 +102,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     const deadLetters = new PostgresDeadLetters(pool)
     const metrics = new Metrics({
       types: Object.keys(options.file.types),
-      rollCall: async () => ({
-        ...rollCallFigures(await rollCall.read()),
-        deadLetters: await deadLetters.waiting(),
-      }),
+      rollCall: async () => rollCallFigures(await rollCall.read()),
     })
     const refusals = new Refusals({
       pool,
@@ -157,9 +157,10 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     if (timers) stops.push(() => timers.stop())
 
     const broker: Broker | null =
-      has('dispatcher') || has('ingest')
+      has('dispatcher') || has('ingest') || has('publisher')
         ? openKafkaBroker({
             brokers: options.kafkaBrokers,
+            ...options.kafkaSecurity,
             clientId: 'rollcall',
             logger: logger.child({ part: 'broker' }),
           })
@@ -185,6 +186,20 @@ export async function startService(options: ServiceOptions): Promise<Service> {
         : null
     ingest?.start()
     if (ingest) stops.push(() => ingest.stop())
+    const publisher =
+      broker && has('publisher')
+        ? new StatusPublisher({
+            log,
+            places: new PostgresPlaces(pool),
+            broker,
+            clock,
+            observer: metrics.status,
+            logger: logger.child({ part: 'publisher' }),
+          })
+        : null
+    metrics.status.lagSeconds = () => publisher?.lagSeconds() ?? null
+    publisher?.start()
+    if (publisher) stops.push(() => publisher.stop())
 
     let url: string | null = null
     if (options.port !== null) {
@@ -214,7 +229,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
             reason: projector?.mode === 'halted' ? projector.haltedBecause : null,
           },
           // An API takes and answers all it is asked while the broker is away.
-          ...Object.entries({ dispatcher, ingest }).flatMap(([name, part]) =>
+          ...Object.entries({ dispatcher, ingest, publisher }).flatMap(([name, part]) =>
             part ? [{ name, ...part.health(), needed: !has('api') }] : [],
           ),
         ],
@@ -232,6 +247,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       timers,
       dispatcher,
       ingest,
+      publisher,
       stop: () => {
         stopping ??= stopAll()
         return stopping

@@ -6,9 +6,9 @@
 import type { OutgoingRecord } from '../broker/broker.ts'
 import type { Instant, Json } from '../domain/events.ts'
 import type { PendingTask } from '../domain/task.ts'
+import { cloudEventHeaders } from './cloud-event.ts'
 
 export const TASK_OFFERED = 'rollcall.task.offered'
-const SOURCE = 'rollcall'
 
 /** What a worker needs to start a task and to do it. */
 export interface TaskMessage {
@@ -24,6 +24,9 @@ export interface TaskMessage {
   context: Json
   labels: Record<string, string>
   correlationId: string | null
+  /** The task's own limits, for a worker that starts it without asking. */
+  leaseMs: number
+  executionMs: number
 }
 
 /**
@@ -42,18 +45,17 @@ export function taskRecord(task: PendingTask, timesOffered: number, offeredAt: I
     context: task.context,
     labels: task.labels,
     correlationId: task.correlationId,
+    leaseMs: task.timeouts.leaseMs,
+    executionMs: task.timeouts.executionMs,
   }
   return {
     key: task.taskId,
     value: Buffer.from(JSON.stringify(message)),
-    headers: {
-      ce_specversion: '1.0',
-      ce_id: `${task.taskId}/${task.attempt}/${timesOffered}`,
-      ce_source: SOURCE,
-      ce_type: TASK_OFFERED,
-      ce_subject: task.taskId,
-      ce_time: new Date(offeredAt).toISOString(),
-      'content-type': 'application/json',
-    },
+    headers: cloudEventHeaders({
+      id: `${task.taskId}/${task.attempt}/${timesOffered}`,
+      type: TASK_OFFERED,
+      subject: task.taskId,
+      at: offeredAt,
+    }),
   }
 }

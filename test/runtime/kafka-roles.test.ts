@@ -3,7 +3,7 @@ import pino from 'pino'
 import t, { type Test } from 'tap'
 import { openKafkaBroker } from '../../src/broker/kafka/kafka-broker.ts'
 import { tasksTopic } from '../../src/broker/topics.ts'
-import { fileConfigSchema, type Role, serviceConfigSchema } from '../../src/runtime/config.ts'
+import { fileConfigSchema, KAFKA_ROLES, type Role, serviceConfigSchema } from '../../src/runtime/config.ts'
 import { type Service, startService } from '../../src/runtime/service.ts'
 import { createClient } from '../../src/sdk/client.ts'
 import { freePort } from '../cli/fixture.ts'
@@ -37,7 +37,7 @@ const readyOf = async ({ url }: Service): Promise<Ready> =>
 const checkOf = async (service: Service, name: string) =>
   (await readyOf(service)).checks.find(check => check.name === name)
 
-t.test('what is submitted comes out at the broker, and both roles are well', async t => {
+t.test('what is submitted comes out at the broker, and its roles are well', async t => {
   const kafka = await kafkaBroker(t)
   if (!kafka) return
   const type = uniqueName('type')
@@ -56,6 +56,10 @@ t.test('what is submitted comes out at the broker, and both roles are well', asy
   await until('it comes out', () => keys.includes(taskId))
   await until('ingest is well', async () => (await checkOf(service, 'ingest'))?.ok === true)
   t.match(await checkOf(service, 'dispatcher'), { ok: true, needed: false })
+  t.match(await checkOf(service, 'publisher'), { ok: true, needed: false })
+  await until('its status is published', async () =>
+    /^rollcall_status_published_total 1$/m.test(await (await fetch(`${service.url}/metrics`)).text()),
+  )
   const metrics = await (await fetch(`${service.url}/metrics`)).text()
   t.match(metrics, `rollcall_dispatched_total{type="${type}"} 1`)
   t.match(metrics, `rollcall_dispatch_outstanding{type="${type}"} 1`)
@@ -64,8 +68,8 @@ t.test('what is submitted comes out at the broker, and both roles are well', asy
 t.test('without its broker an API is ready, and a process of the roles alone is not', async t => {
   const away = [`127.0.0.1:${await freePort()}`]
   const all = await serve(t, away, 'a')
-  const alone = await serve(t, away, 'a', ['dispatcher', 'ingest'])
-  for (const name of ['dispatcher', 'ingest'])
+  const alone = await serve(t, away, 'a', [...KAFKA_ROLES])
+  for (const name of KAFKA_ROLES)
     await until(`${name} says so`, async () => (await checkOf(all, name))?.ok === false)
   t.equal((await readyOf(all)).status, 'ok')
   t.ok((await createClient({ url: all.url! }).submit({ type: 'a' })).taskId, 'tasks are taken')

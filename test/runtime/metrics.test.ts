@@ -264,6 +264,8 @@ async function described(t: Test): Promise<string[]> {
   metrics.dispatch.dispatched('image.generate', 1)
   metrics.dispatch.failed('image.generate', 'unavailable')
   metrics.dispatch.outstanding('image.generate', 1)
+  metrics.status.published(1)
+  metrics.status.failed('unavailable')
   const text = await metrics.scrape()
   const kinds = [...text.matchAll(/^# TYPE (rollcall_\w+) (\w+)$/gm)]
   t.ok(kinds.length > 5)

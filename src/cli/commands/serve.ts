@@ -28,7 +28,7 @@ export function addServe(program: Command): void {
     .description('run roles of the service on a database of yours, migrated before by rollcall migrate')
     .option(
       '--roles <roles>',
-      'which, separated by commas (default: ROLLCALL_ROLES or api,projector,timers, with Kafka dispatcher,ingest too)',
+      'which, separated by commas (default: ROLLCALL_ROLES or api,projector,timers, with Kafka dispatcher,ingest,publisher too)',
       collect,
     )
     .option(

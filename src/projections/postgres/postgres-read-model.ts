@@ -1,31 +1,12 @@
 /** The read model in Postgres: the statements are in `../migrations`, what a row is beside the table's name. */
-import type { Pool } from 'pg'
 import type { Task } from '../../domain/task.ts'
-import type { Checkpoint } from '../../eventlog/event-log.ts'
-import { acquire, advance, advanceArguments, fenced, giveUp, renew } from '../checkpoint.ts'
+import { advance, advanceArguments, fenced } from '../checkpoint.ts'
 import { inTransaction, isUnfit } from '../database.ts'
 import { projectArguments, projectEach, whichMoved } from '../projection.ts'
 import type { ReadModel, SetAside, Step, Written } from '../read-model.ts'
+import { PostgresPlaces } from './postgres-places.ts'
 
-export class PostgresReadModel implements ReadModel {
-  readonly #pool: Pool
-
-  constructor(pool: Pool) {
-    this.#pool = pool
-  }
-
-  acquire(name: string, holder: string, leaseMs: number) {
-    return acquire(this.#pool, name, holder, leaseMs)
-  }
-
-  renew(name: string, holder: string, leaseMs: number, at: Checkpoint | null): Promise<void> {
-    return renew(this.#pool, name, holder, leaseMs, at)
-  }
-
-  giveUp(name: string, holder: string): Promise<void> {
-    return giveUp(this.#pool, name, holder)
-  }
-
+export class PostgresReadModel extends PostgresPlaces implements ReadModel {
   /** One statement where nothing is at fault, which is its own transaction. */
   async write(tasks: readonly Task[], unread: readonly SetAside[], step: Step): Promise<Written> {
     if (unread.length > 0) return this.#writeEach(tasks, unread, step)
@@ -38,7 +19,7 @@ export class PostgresReadModel implements ReadModel {
   }
 
   async #writeTogether(tasks: readonly Task[], step: Step): Promise<Written> {
-    const written = await this.#pool
+    const written = await this.pool
       .query<{ moved: string[] }>({
         name: 'project-and-advance',
         text: `SELECT rollcall.project($1, $2, $3, $4, $5, $6, $7, $8) AS moved,
@@ -52,7 +33,7 @@ export class PostgresReadModel implements ReadModel {
   /** Task by task, so that the one at fault is set aside and the others are written. */
   #writeEach(tasks: readonly Task[], unread: readonly SetAside[], step: Step): Promise<Written> {
     return inTransaction(
-      this.#pool,
+      this.pool,
       async client => {
         const { moved, aside: unfit } = await projectEach(client, tasks)
         const aside = [...unread, ...unfit]

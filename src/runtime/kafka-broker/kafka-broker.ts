@@ -36,6 +36,8 @@ export interface KafkaBrokerOptions {
   logger?: BaseLogger
   /** How long the broker may take to answer; by default 60 s. */
   startTimeoutMs?: number
+  /** More settings of Kafka's; what is given for its lists of listeners is added to them. */
+  properties?: Readonly<Record<string, string>>
 }
 
 /** A broker of this process. */
@@ -60,7 +62,7 @@ const CLAIM = 'owner.'
 
 /** @throws KafkaBrokerError that says what is missing or went wrong; then nothing is left running */
 export async function startKafkaBroker(options: KafkaBrokerOptions): Promise<KafkaBroker> {
-  const { dataDir, logger, startTimeoutMs = 60_000 } = options
+  const { dataDir, logger, startTimeoutMs = 60_000, properties } = options
   const java = await findJava()
   const jars = await kafkaJars(logger)
   const archive = await classArchive(java, jars, logger)
@@ -68,7 +70,7 @@ export async function startKafkaBroker(options: KafkaBrokerOptions): Promise<Kaf
   const folder = await ownFolder(dataDir)
 
   const start = (fixed: number | undefined) =>
-    startProcess({ program, folder, fixed, startTimeoutMs, logger })
+    startProcess({ program, folder, fixed, startTimeoutMs, logger, properties })
   const first = await start(options.port)
   const { port } = first
   let running = first.broker
@@ -116,6 +118,7 @@ interface StartOptions {
   fixed: number | undefined
   startTimeoutMs: number
   logger: BaseLogger | undefined
+  properties: Readonly<Record<string, string>> | undefined
 }
 
 interface Started {
@@ -156,12 +159,12 @@ function releasing(broker: BrokerProcess, release: () => Promise<void>): BrokerP
 }
 
 async function startOnSomePort(options: StartOptions): Promise<Started> {
-  const { program, folder, fixed, startTimeoutMs, logger } = options
+  const { program, folder, fixed, startTimeoutMs, logger, properties } = options
   for (let attempt = 1; ; attempt++) {
     if (fixed !== undefined && !(await isFree(fixed))) throw portInUse(fixed)
     const port = fixed ?? (await steadyPort())
     const controllerPort = await steadyPort()
-    await prepareFolder(folder, program, { port, controllerPort })
+    await prepareFolder(folder, program, { port, controllerPort, properties })
     const broker = launchBroker({ program, folder, settingsFile: SETTINGS_FILE, logger })
     await noteBroker(folder, broker.pid)
     const outcome = await untilReady(broker, `127.0.0.1:${port}`, startTimeoutMs)

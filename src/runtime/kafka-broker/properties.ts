@@ -6,11 +6,20 @@ export interface Place {
   controllerPort: number
   /** Relative to the working folder: a path of any letters, commas among them, then needs no escaping. */
   logDir: string
+  /** More settings of Kafka's; what is given for its lists is added to them. */
+  properties?: Readonly<Record<string, string>> | undefined
 }
 
+/** Settings that say where the broker listens: without its own entries nothing here would reach it. */
+const LISTS: ReadonlySet<string> = new Set([
+  'listeners',
+  'advertised.listeners',
+  'listener.security.protocol.map',
+])
+
 /** One node that is broker and controller, on loopback, alone with its partitions. */
-export function brokerProperties({ port, controllerPort, logDir }: Place): string {
-  const settings = {
+export function brokerProperties({ port, controllerPort, logDir, properties = {} }: Place): string {
+  const settings: Record<string, string | number | boolean> = {
     'process.roles': 'broker,controller',
     'node.id': 1,
     'controller.quorum.voters': `1@127.0.0.1:${controllerPort}`,
@@ -34,6 +43,8 @@ export function brokerProperties({ port, controllerPort, logDir }: Place): strin
     'auto.create.topics.enable': false,
     // The first member of a group would wait 3 s for others.
     'group.initial.rebalance.delay.ms': 0,
+    // The default, 6 s, is the least that tests of sessions would take.
+    'group.min.session.timeout.ms': 1_000,
     // The only voter waits for no other: 1.2 s of a start less.
     'controller.quorum.election.timeout.ms': 100,
     'controller.quorum.election.backoff.max.ms': 100,
@@ -44,6 +55,8 @@ export function brokerProperties({ port, controllerPort, logDir }: Place): strin
     // The default, 128 MB, is half of the heap.
     'log.cleaner.dedupe.buffer.size': 8 * 1024 * 1024,
   }
+  for (const [name, value] of Object.entries(properties))
+    settings[name] = LISTS.has(name) ? `${settings[name]},${value}` : value
   return Object.entries(settings)
     .map(([name, value]) => `${name}=${value}\n`)
     .join('')
