@@ -50,6 +50,8 @@ export interface Consuming {
    * it rejects the same records come again, after a pause that grows. The signal fires when a stop waits no longer.
    */
   onBatch: (records: readonly IncomingRecord[], signal: AbortSignal) => Promise<void>
+  /** At most so many are handed on, and then passed, at once; 500 where it is left out. */
+  recordsAtOnce?: number
 }
 
 export interface Broker {

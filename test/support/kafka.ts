@@ -34,8 +34,11 @@ export async function kafkaBroker(t: Test): Promise<{ brokers: string[] } | null
 }
 
 /** A broker of one's own, to be stopped, killed and started again; null as for {@link kafkaBroker}. */
-export async function ownKafkaBroker(t: Test): Promise<KafkaBroker | null> {
-  const found = await startBroker()
+export async function ownKafkaBroker(
+  t: Test,
+  properties: Readonly<Record<string, string>> = {},
+): Promise<KafkaBroker | null> {
+  const found = await startBroker(properties)
   if (typeof found === 'string') return skip(t, found)
   t.teardown(() => end(found))
   return found.broker
@@ -70,10 +73,10 @@ async function findBroker(): Promise<{ brokers: string[] } | string> {
 }
 
 /** The broker, or what the machine lacks. */
-async function startBroker(): Promise<Started | string> {
+async function startBroker(properties: Readonly<Record<string, string>> = {}): Promise<Started | string> {
   const dataDir = await temporaryFolder()
   try {
-    return { broker: await startKafkaBroker({ dataDir }), dataDir }
+    return { broker: await startKafkaBroker({ dataDir, properties }), dataDir }
   } catch (error) {
     await rm(dataDir, { recursive: true, force: true })
     return lackingOf(error)

@@ -5,7 +5,7 @@
  */
 
 import { once } from 'node:events'
-import { connect as connectPlain, type Socket } from 'node:net'
+import { connect as connectPlain, isIP, type Socket } from 'node:net'
 import { type ConnectionOptions, connect as connectTls } from 'node:tls'
 import { BrokerUnavailableError } from '../broker.ts'
 
@@ -23,11 +23,13 @@ export const CLIENT_APIS = {
   LeaveGroup: { key: 13, highest: 3 },
   SyncGroup: { key: 14, highest: 3 },
   DescribeGroups: { key: 15, highest: 2 },
+  SaslHandshake: { key: 17, highest: 1 },
   ApiVersions: { key: 18, highest: 2 },
   CreateTopics: { key: 19, highest: 3 },
   DeleteTopics: { key: 20, highest: 1 },
   InitProducerId: { key: 22, highest: 1 },
   DescribeConfigs: { key: 32, highest: 2 },
+  SaslAuthenticate: { key: 36, highest: 1 },
   CreatePartitions: { key: 37, highest: 1 },
   DeleteGroups: { key: 42, highest: 1 },
 } as const
@@ -56,6 +58,9 @@ const API_VERSIONS = 18
 const CLIENT_ID = 'rollcall'
 /** Fifty-odd APIs take 6 bytes each. */
 const ANSWER_BYTES_MAX = 64 * 1024
+/** How an answer begins of one that expected TLS; as a length it would be beyond any. */
+const TLS_ALERT = 0x15
+const TLS_MAJOR = 3
 
 /**
  * @throws BrokerIncompatibleError that names each API whose versions do not fit, and theirs and ours
@@ -118,7 +123,7 @@ function open({ broker, tls }: BrokerAddress): Socket {
   const host = broker.slice(0, colon).replace(/^\[(.*)\]$/, '$1')
   const port = Number(broker.slice(colon + 1))
   const socket = tls
-    ? connectTls({ host, port, servername: host, ...(tls === true ? {} : tls) })
+    ? connectTls({ host, port, ...(isIP(host) ? {} : { servername: host }), ...(tls === true ? {} : tls) })
     : connectPlain({ host, port })
   socket.on('error', () => {}) // whoever waits is told
   return socket
@@ -146,6 +151,7 @@ async function frame(socket: Socket, signal: AbortSignal): Promise<Buffer> {
     for await (const chunk of socket) {
       bytes = Buffer.concat([bytes, chunk as Buffer])
       if (bytes.length < 4) continue
+      if (bytes[0] === TLS_ALERT && bytes[1] === TLS_MAJOR) throw new Error('it wants TLS')
       const length = bytes.readInt32BE(0)
       if (length < 0 || length > ANSWER_BYTES_MAX) throw new Error('what answers there is no Kafka broker')
       if (bytes.length >= 4 + length) return bytes.subarray(4, 4 + length)

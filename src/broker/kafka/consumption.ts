@@ -9,6 +9,7 @@ import type { Kafka } from 'kafkajs'
 import type { BaseLogger } from 'pino'
 import type { Consumer, Consuming } from '../broker.ts'
 import { growing, pause, within } from '../deadline.ts'
+import type { Contact } from './contact.ts'
 import { describe } from './errors.ts'
 import { Member } from './member.ts'
 import type { KafkaTimeouts } from './options.ts'
@@ -17,9 +18,12 @@ import { type Place, Places } from './progress.ts'
 
 /** So many deaths in a row, without a sign of life between them, are reported however soon it joins again. */
 const DEATHS_TO_REPORT = 5
+/** To ask whether a broker is there costs it next to nothing, so that work goes on soon after it is back. */
+const LONGEST_POLL_MS = 2_000
 
 export interface ConsumptionOptions {
   kafka: Kafka
+  contact: Contact
   consuming: Consuming
   timeouts: KafkaTimeouts
   logger: BaseLogger
@@ -41,6 +45,8 @@ export class Consumption implements Consumer {
   #behind = new Set<string>()
   #deaths = 0
   #lastDeath: string | null = null
+  /** Why the broker cannot be used now. */
+  #unreachable: string | null = null
   /** By performance.now(): when it was last in its group and heard of, and when the broker last answered a look. */
   #inGroupAt: number | null = null
   #lookedAt = performance.now()
@@ -50,14 +56,15 @@ export class Consumption implements Consumer {
   constructor(options: ConsumptionOptions) {
     this.#options = options
     this.#logger = options.logger
-    this.#places = new Places(options.kafka, options.timeouts)
+    this.#places = new Places(options)
     this.#running = Promise.all([this.#keepAMember(), this.#watch()])
   }
 
   health(): { ok: boolean; reason: string | null } {
     const { outMs, stallMs } = this.#options.timeouts
     const now = performance.now()
-    const because = this.#lastDeath === null ? '' : ` It ended last with: ${this.#lastDeath}`
+    const ended = this.#lastDeath === null ? '' : ` It ended last with: ${this.#lastDeath}`
+    const because = this.#unreachable === null ? ended : ` ${this.#unreachable}`
     const ill = (reason: string) => ({
       ok: false,
       reason: `${this.#options.consuming.group}: ${reason}${because}`,
@@ -100,18 +107,39 @@ export class Consumption implements Consumer {
 
   async #keepAMember(): Promise<void> {
     const { timeouts } = this.#options
-    while (!this.#stopping.signal.aborted) {
+    while (await this.#reached()) {
       const member = this.#newMember()
       this.#member = member
       const reason = await this.#life(member)
       if (reason === null) return // the stop has the member leave, when its batches are done
       await member.leave()
+      this.#options.contact.forget()
       this.#deaths++
       this.#lastDeath = reason
       const pauseMs = growing(this.#deaths, { firstMs: timeouts.firstRetryMs, lastMs: timeouts.lastRetryMs })
       this.#logger.warn({ reason, deaths: this.#deaths, pauseMs: Math.round(pauseMs) }, 'the consumer ended')
       await pause(pauseMs, this.#stopping.signal)
     }
+  }
+
+  /** Waits for a broker that can be used, however long; false when it is to stop. */
+  async #reached(): Promise<boolean> {
+    const { contact, timeouts } = this.#options
+    const { signal } = this.#stopping
+    const lastMs = Math.min(LONGEST_POLL_MS, timeouts.lastRetryMs)
+    for (let failures = 1; !signal.aborted; failures++) {
+      try {
+        await Promise.race([contact.ask(), this.#stopped])
+        this.#unreachable = null
+        return !signal.aborted
+      } catch (error) {
+        const reason = error instanceof Error ? error.message : describe(error)
+        if (reason !== this.#unreachable) this.#logger.warn({ reason }, 'the consumer waits for a broker')
+        this.#unreachable = reason
+        await pause(growing(failures, { firstMs: timeouts.firstRetryMs, lastMs }), signal)
+      }
+    }
+    return false
   }
 
   /** Resolves with what a member ended of, or with null when it is to stop. */
@@ -190,6 +218,7 @@ export class Consumption implements Consumer {
         topic,
         partition,
         onBatch: consuming.onBatch,
+        recordsAtOnce: consuming.recordsAtOnce,
         retry: { firstMs: timeouts.firstRetryMs, lastMs: timeouts.lastRetryMs },
         logger: this.#logger,
         stopping: this.#stopping.signal,

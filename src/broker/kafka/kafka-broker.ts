@@ -1,20 +1,28 @@
 /** The adapter of the port to the message broker, over kafkajs. All that rests on that client is in this folder. */
-import { Kafka } from 'kafkajs'
+import { Kafka, type SASLOptions } from 'kafkajs'
 import './idle-timer.ts'
 import './snappy.ts'
+import './unreadable.ts'
 import { type Broker, BrokerUnavailableError, type Consuming } from '../broker.ts'
 import { clientLog } from './client-log.ts'
 import { Consumption } from './consumption.ts'
-import { type KafkaOptions, TIMEOUTS } from './options.ts'
+import { Contact } from './contact.ts'
+import { type KafkaOptions, RETRY, TIMEOUTS, tlsOptions } from './options.ts'
 import { Sender } from './sender.ts'
 import { makeTopics } from './topics.ts'
 
-export type { KafkaOptions, KafkaTimeouts } from './options.ts'
+export type { KafkaOptions, KafkaSasl, KafkaTimeouts, KafkaTls } from './options.ts'
 
 /** Connects when it is first needed, so it can be opened while no broker runs. One is enough for a process. */
 export function openKafkaBroker(options: KafkaOptions): Broker {
-  const { brokers, clientId, logger, replicationFactor } = options
+  const { brokers, clientId, logger, replicationFactor, sasl } = options
   const timeouts = { ...TIMEOUTS, ...options.timeouts }
+  const tls = tlsOptions(options.tls)
+  if (sasl?.mechanism === 'plain' && tls === false)
+    logger.warn(
+      'the password for kafka goes over the network as it is: without TLS a mechanism of SCRAM hides it',
+    )
+  const contact = new Contact({ brokers, tls, timeoutMs: timeouts.connectMs, logger })
   const kafka = new Kafka({
     brokers: [...brokers],
     clientId,
@@ -22,10 +30,12 @@ export function openKafkaBroker(options: KafkaOptions): Broker {
     requestTimeout: timeouts.requestMs,
     enforceRequestTimeout: true,
     logCreator: clientLog(logger),
-    // Said in full: without it the client has others when NODE_ENV is test (PITFALLS K16).
-    retry: { retries: 5, initialRetryTime: 200, maxRetryTime: 2_000, factor: 0.2, multiplier: 2 },
+    ssl: tls,
+    // There each mechanism has a type of its own, all of the same shape.
+    ...(sasl ? { sasl: { ...sasl } as SASLOptions } : {}),
+    retry: RETRY,
   })
-  const sender = new Sender(kafka, timeouts, logger)
+  const sender = new Sender({ kafka, contact, timeouts, logger })
   const consumptions = new Set<Consumption>()
   let closed: Promise<void> | null = null
 
@@ -39,13 +49,13 @@ export function openKafkaBroker(options: KafkaOptions): Broker {
   return {
     ensureTopics: async topics => {
       open()
-      await makeTopics(topics, { kafka, timeouts, logger, replicationFactor })
+      await makeTopics(topics, { kafka, contact, timeouts, logger, replicationFactor })
     },
     send: (topic, records) => sender.send(topic, records),
     consume: (consuming: Consuming) => {
       open()
       const child = logger.child({ group: consuming.group })
-      const consumption = new Consumption({ kafka, consuming, timeouts, logger: child })
+      const consumption = new Consumption({ kafka, contact, consuming, timeouts, logger: child })
       consumptions.add(consumption)
       return {
         health: () => consumption.health(),

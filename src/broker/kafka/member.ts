@@ -4,8 +4,9 @@ import type { BaseLogger } from 'pino'
 import type { Consuming, IncomingRecord } from '../broker.ts'
 import { within } from '../deadline.ts'
 import { describe } from './errors.ts'
-import type { KafkaTimeouts } from './options.ts'
+import { type KafkaTimeouts, RETRY } from './options.ts'
 import type { Delivery } from './partition-work.ts'
+import { standsFor, UNREADABLE } from './unreadable.ts'
 
 export interface MemberOptions {
   kafka: Kafka
@@ -52,18 +53,13 @@ export class Member {
       groupId: consuming.group,
       allowAutoTopicCreation: false,
       sessionTimeout: timeouts.sessionMs,
-      // How long the group waits for a member to come back to it; no batch keeps one of ours from that.
-      rebalanceTimeout: timeouts.sessionMs,
+      rebalanceTimeout: timeouts.rebalanceMs,
       heartbeatInterval: timeouts.heartbeatMs,
       maxWaitTimeInMs: timeouts.fetchWaitMs,
       maxBytes: FETCH_BYTES,
       maxBytesPerPartition: PARTITION_BYTES,
       retry: {
-        retries: 5,
-        initialRetryTime: 200,
-        maxRetryTime: 2_000,
-        factor: 0.2,
-        multiplier: 2,
+        ...RETRY,
         // Whether it ended for a passing reason or not (PITFALLS K6), it is ours to build it anew.
         restartOnFailure: async () => false,
       },
@@ -177,7 +173,7 @@ export class Member {
     const isCurrent = () => !this.#left && isRunning() && generation === this.#generation
     if (!isCurrent()) return
     await this.#options.take(topic, partition, {
-      records: batch.messages.map(message => incoming(topic, partition, message)),
+      records: batch.messages.flatMap(message => incoming(topic, partition, message)),
       next: BigInt(batch.lastOffset()) + 1n,
       isCurrent,
       pass: async next => {
@@ -201,11 +197,18 @@ function incoming(
   topic: string,
   partition: number,
   message: EachBatchPayload['batch']['messages'][number],
-): IncomingRecord {
+): IncomingRecord[] {
+  const { offset, key, value } = message
+  const timestamp = Number(message.timestamp)
+  const whole = standsFor(message)
+  if (whole === 'nothing') return []
+  if (whole !== 'itself') {
+    const headers = [[UNREADABLE, Buffer.from(whole.reason)] as const]
+    return [{ topic, partition, offset, key, value, headers, timestamp }]
+  }
   const headers: [string, Buffer][] = []
   for (const [name, values] of Object.entries(message.headers ?? {}))
     for (const value of Array.isArray(values) ? values : [values])
       headers.push([name, typeof value === 'string' ? Buffer.from(value) : (value ?? Buffer.alloc(0))])
-  const { offset, key, value, timestamp } = message
-  return { topic, partition, offset, key, value, headers, timestamp: Number(timestamp) }
+  return [{ topic, partition, offset, key, value, headers, timestamp }]
 }

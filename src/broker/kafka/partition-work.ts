@@ -32,6 +32,7 @@ export interface PartitionWorkOptions {
   topic: string
   partition: number
   onBatch: Consuming['onBatch']
+  recordsAtOnce?: number | undefined
   retry: { firstMs: number; lastMs: number }
   logger: BaseLogger
   /** No more is taken. */
@@ -99,22 +100,24 @@ export class PartitionWork {
   async #handle(delivery: Delivery): Promise<boolean> {
     const { onBatch, stopping, giveUp, topic, partition, logger } = this.#options
     const { records } = delivery
-    for (let from = 0; from < records.length; from += SLICE_RECORDS) {
+    const atOnce = this.#options.recordsAtOnce ?? SLICE_RECORDS
+    for (let from = 0; from < records.length; from += atOnce) {
       if (stopping.aborted || !delivery.isCurrent()) return false
-      const slice = records.slice(from, from + SLICE_RECORDS)
+      const slice = records.slice(from, from + atOnce)
       try {
         await onBatch(slice, giveUp)
       } catch (error) {
         // Of whatever class: the client ends for good on a TypeError and its like (PITFALLS K5).
         this.#failures++
-        logger.warn(
+        // Whoever stops may reject what it has not begun.
+        logger[stopping.aborted ? 'debug' : 'warn'](
           { topic, partition, offset: slice[0]?.offset, failures: this.#failures, error: describe(error) },
           'a batch was rejected; it comes again',
         )
         return false
       }
       this.#failures = 0
-      const after = records[from + SLICE_RECORDS]
+      const after = records[from + atOnce]
       await this.#pass(delivery, after === undefined ? delivery.next : BigInt(after.offset))
     }
     return true

@@ -1,7 +1,8 @@
 /** Looks at where the partitions end and where the group has got to: what a consumer has still before it. */
 import type { Admin, Kafka } from 'kafkajs'
 import { within } from '../deadline.ts'
-import type { KafkaTimeouts } from './options.ts'
+import type { Contact } from './contact.ts'
+import { type KafkaTimeouts, RETRY } from './options.ts'
 
 export interface Place {
   /** Of the oldest record that is kept. */
@@ -14,11 +15,13 @@ export interface Place {
 
 export class Places {
   readonly #kafka: Kafka
+  readonly #contact: Contact
   readonly #timeouts: KafkaTimeouts
   #admin: Admin | null = null
 
-  constructor(kafka: Kafka, timeouts: KafkaTimeouts) {
+  constructor({ kafka, contact, timeouts }: { kafka: Kafka; contact: Contact; timeouts: KafkaTimeouts }) {
     this.#kafka = kafka
+    this.#contact = contact
     this.#timeouts = timeouts
   }
 
@@ -56,7 +59,8 @@ export class Places {
 
   async #connected(): Promise<Admin> {
     if (this.#admin) return this.#admin
-    const admin = this.#kafka.admin({ retry: { retries: 1, initialRetryTime: 100, maxRetryTime: 1_000 } })
+    await this.#contact.ask()
+    const admin = this.#kafka.admin({ retry: { ...RETRY, retries: 1 } })
     this.#admin = admin
     await admin.connect()
     return admin

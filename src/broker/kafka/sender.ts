@@ -6,8 +6,9 @@ import { type Kafka, type Message, Partitioners, type Producer } from 'kafkajs'
 import type { BaseLogger } from 'pino'
 import { BrokerUnavailableError, type OutgoingRecord, RecordRefusedError } from '../broker.ts'
 import { pause, within } from '../deadline.ts'
+import type { Contact } from './contact.ts'
 import { brokerCodes, portError } from './errors.ts'
-import type { KafkaTimeouts } from './options.ts'
+import { type KafkaTimeouts, RETRY } from './options.ts'
 
 /** The broker takes batches of 1,048,588 bytes by default, and the client puts all records of a partition in one. */
 const CHUNK_BYTES = 1_000_000
@@ -17,16 +18,25 @@ const RECORD_OVERHEAD_BYTES = 64
 const MOST_SENDS = 1_000
 const ALL_REPLICAS = -1
 
+export interface SenderOptions {
+  kafka: Kafka
+  contact: Contact
+  timeouts: KafkaTimeouts
+  logger: BaseLogger
+}
+
 export class Sender {
   readonly #kafka: Kafka
+  readonly #contact: Contact
   readonly #timeouts: KafkaTimeouts
   readonly #logger: BaseLogger
   readonly #closing = new AbortController()
   #producer: Promise<Producer> | null = null
   #sends = 0
 
-  constructor(kafka: Kafka, timeouts: KafkaTimeouts, logger: BaseLogger) {
+  constructor({ kafka, contact, timeouts, logger }: SenderOptions) {
     this.#kafka = kafka
+    this.#contact = contact
     this.#timeouts = timeouts
     this.#logger = logger
   }
@@ -64,6 +74,7 @@ export class Sender {
       if (performance.now() > deadline)
         throw new BrokerUnavailableError('Its time was over before its last part.')
       try {
+        await this.#contact.reach(deadline - performance.now(), this.#closing.signal)
         await this.#sendChunk(topic, chunk)
       } catch (error) {
         if (!(portError(error, topic) instanceof RecordRefusedError)) throw error
@@ -90,6 +101,8 @@ export class Sender {
         this.#producer = null
         void this.#drop(connecting)
       }
+      // It was no broker that said so: who listens there now is not known.
+      if (brokerCodes(error).length === 0) this.#contact.forget()
       throw error
     }
   }
@@ -109,8 +122,7 @@ export class Sender {
       allowAutoTopicCreation: false,
       createPartitioner: Partitioners.DefaultPartitioner,
       idempotent: false,
-      // Bounded, so that a send that nobody waits for any more ends soon (PITFALLS K13, K16).
-      retry: { retries: 5, initialRetryTime: 100, maxRetryTime: 2_000, factor: 0.2, multiplier: 2 },
+      retry: RETRY,
     })
     try {
       await producer.connect()

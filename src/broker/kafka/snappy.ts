@@ -6,7 +6,7 @@
  * The format: https://github.com/google/snappy/blob/main/format_description.txt, and the frame of the Java clients
  * (a header, then blocks that each have their length before them).
  */
-import kafkajs from 'kafkajs'
+import { readCodec } from './unreadable.ts'
 
 const JAVA_FRAME = Buffer.from([0x82, 0x53, 0x4e, 0x41, 0x50, 0x50, 0x59, 0])
 const JAVA_HEADER_BYTES = 16
@@ -78,11 +78,4 @@ function unsnapBlock(input: Buffer): Buffer {
   return output
 }
 
-// These two are no exports that a module could name.
-const { CompressionCodecs, CompressionTypes } = kafkajs
-CompressionCodecs[CompressionTypes.Snappy] = () => ({
-  compress: async () => {
-    throw new SnappyError('Records are sent without compression; snappy is only read.')
-  },
-  decompress: async (buffer: Buffer) => unsnap(buffer),
-})
+readCodec('Snappy', unsnap)

@@ -2,15 +2,20 @@
 import type { Admin, ITopicConfig, Kafka } from 'kafkajs'
 import type { BaseLogger } from 'pino'
 import type { Topic } from '../broker.ts'
-import { within } from '../deadline.ts'
+import { pause, within } from '../deadline.ts'
+import type { Contact } from './contact.ts'
 import { brokerCodes, portError } from './errors.ts'
-import type { KafkaTimeouts } from './options.ts'
+import { type KafkaTimeouts, RETRY } from './options.ts'
 
 /** The broker's own setting. */
 const BROKER_DECIDES = -1
+const LEADER_LOOKS = 20
+const LEADER_PAUSE_MS = 50
+const NEVER = new AbortController().signal
 
 interface Making {
   kafka: Kafka
+  contact: Contact
   timeouts: KafkaTimeouts
   logger: BaseLogger
   replicationFactor: number | undefined
@@ -20,9 +25,7 @@ interface Making {
 export async function makeTopics(topics: readonly Topic[], making: Making): Promise<void> {
   const { kafka, timeouts, logger } = making
   if (topics.length === 0) return
-  const admin = kafka.admin({
-    retry: { retries: 5, initialRetryTime: 100, maxRetryTime: 2_000, factor: 0.2, multiplier: 2 },
-  })
+  const admin = kafka.admin({ retry: RETRY })
   const names = topics.map(topic => topic.name).join(', ')
   try {
     await within(make(admin, topics, making), timeouts.sendMs, `The making of the topics ${names}`)
@@ -36,6 +39,7 @@ export async function makeTopics(topics: readonly Topic[], making: Making): Prom
 }
 
 async function make(admin: Admin, topics: readonly Topic[], making: Making): Promise<void> {
+  await making.contact.ask()
   await admin.connect()
   const there = new Set(await admin.listTopics())
   const missing = topics.filter(topic => !there.has(topic.name))
@@ -50,6 +54,22 @@ async function make(admin: Admin, topics: readonly Topic[], making: Making): Pro
     } catch (error) {
       if (!brokerCodes(error).includes('TOPIC_ALREADY_EXISTS')) throw error
     }
+    await untilLed(admin, topic.name)
+  }
+}
+
+/**
+ * Of a new topic the broker names leaders that do not know it yet. What is sent to several partitions then is refused by
+ * some, and the client sends it to all of them again: harmless, and needless. Waits a moment, and no longer.
+ */
+async function untilLed(admin: Admin, topic: string): Promise<void> {
+  for (let look = 0; look < LEADER_LOOKS; look++) {
+    const led = await admin.fetchTopicOffsets(topic).then(
+      () => true,
+      () => false,
+    )
+    if (led) return
+    await pause(LEADER_PAUSE_MS, NEVER)
   }
 }
 

@@ -1,10 +1,14 @@
 /** What the tests of the adapter share: a broker of their own, and a reader that says what it got. */
 import { createRequire } from 'node:module'
-import kafkajs, { Kafka, logLevel } from 'kafkajs'
+import kafkajs, { type Admin, Kafka, logLevel, type Producer } from 'kafkajs'
 import { pino } from 'pino'
 import type { Test } from 'tap'
 import type { Broker, Consumer, IncomingRecord, OutgoingRecord } from '../../../src/broker/broker.ts'
-import { type KafkaTimeouts, openKafkaBroker } from '../../../src/broker/kafka/kafka-broker.ts'
+import {
+  type KafkaOptions,
+  type KafkaTimeouts,
+  openKafkaBroker,
+} from '../../../src/broker/kafka/kafka-broker.ts'
 
 export const { CompressionCodecs, CompressionTypes } = kafkajs
 
@@ -16,6 +20,7 @@ export const QUICK: Partial<KafkaTimeouts> = {
   stopMs: 4_000,
   sessionMs: 6_000,
   heartbeatMs: 300,
+  rebalanceMs: 1_500,
   fetchWaitMs: 100,
   watchMs: 200,
   stallMs: 3_000,
@@ -32,6 +37,7 @@ export function open(
   t: Test,
   server: Server,
   timeouts: Partial<KafkaTimeouts> = {},
+  security: Pick<KafkaOptions, 'tls' | 'sasl'> = {},
 ): { broker: Broker; lines: string[] } {
   const lines: string[] = []
   const logger = pino({ level: 'debug' }, { write: (line: string) => void lines.push(line) })
@@ -40,6 +46,7 @@ export function open(
     clientId: 'rollcall-test',
     logger,
     timeouts: { ...QUICK, ...timeouts },
+    ...security,
   })
   t.teardown(() => broker.close())
   return { broker, lines }
@@ -49,6 +56,22 @@ export function open(
 export function plainClient(server: Server): Kafka {
   const retry = { retries: 5, initialRetryTime: 100 }
   return new Kafka({ brokers: [...server.brokers], logLevel: logLevel.NOTHING, retry })
+}
+
+/** Connected until the test ends. */
+export async function plainAdmin(t: Test, server: Server): Promise<Admin> {
+  const admin = plainClient(server).admin()
+  t.teardown(() => admin.disconnect())
+  await admin.connect()
+  return admin
+}
+
+/** Connected until the test ends. */
+export async function plainProducer(t: Test, server: Server): Promise<Producer> {
+  const producer = plainClient(server).producer({ allowAutoTopicCreation: false })
+  t.teardown(() => producer.disconnect())
+  await producer.connect()
+  return producer
 }
 
 export const record = (key: string, value: string | null = key): OutgoingRecord => ({
@@ -97,17 +120,49 @@ let broken = false
 /** How often the client had to read snappy. */
 export const snappyReads = (): number => reads
 
-/** Has the client of the tests write snappy: as literals only, in the frame of the Java clients. */
-export function writeSnappy(): void {
-  const codec = CompressionCodecs[CompressionTypes.Snappy]()
-  CompressionCodecs[CompressionTypes.Snappy] = () => ({
-    compress: async ({ buffer }: { buffer: Buffer }) => snap(buffer),
-    decompress: async (buffer: Buffer) => {
-      reads++
-      if (broken) throw new TypeError('one that ends the client for good')
-      return codec.decompress(buffer)
-    },
-  })
+type Write = (bytes: Buffer) => Buffer
+interface Codec {
+  decompress(bytes: Buffer): Promise<Buffer>
+}
+
+/** Has the client of the tests write what it otherwise only reads, or does not even read; nothing is made smaller. */
+export function writeCodecs(): void {
+  const write = (type: 2 | 3 | 4, compress: Write): void => {
+    const codec: Codec = CompressionCodecs[type]()
+    CompressionCodecs[type] = () => ({
+      compress: async ({ buffer }: { buffer: Buffer }) => compress(buffer),
+      decompress: async (bytes: Buffer) => {
+        if (type === CompressionTypes.Snappy) {
+          reads++
+          if (broken) throw new TypeError('one that ends the client for good')
+        }
+        return codec.decompress(bytes)
+      },
+    })
+  }
+  write(CompressionTypes.Snappy, snap)
+  write(CompressionTypes.LZ4, lz4)
+  write(CompressionTypes.ZSTD, zstd)
+}
+
+/** A frame of blocks of at most 64 KiB that are kept as they are, without checksums. */
+export function lz4(bytes: Buffer): Buffer {
+  const parts: Buffer[] = [Buffer.from([0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82])]
+  for (let at = 0; at < bytes.length; at += 65_536) {
+    const part = bytes.subarray(at, at + 65_536)
+    const size = Buffer.alloc(4)
+    size.writeUInt32LE((part.length | 0x80000000) >>> 0)
+    parts.push(size, part)
+  }
+  return Buffer.concat([...parts, Buffer.alloc(4)])
+}
+
+/** One raw block. */
+export function zstd(bytes: Buffer): Buffer {
+  const head = Buffer.from([0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38])
+  const size = Buffer.alloc(4)
+  size.writeUInt32LE(bytes.length * 8 + 1)
+  return Buffer.concat([head, size.subarray(0, 3), bytes])
 }
 
 /** Until the returned function is called, the client ends of each fetch with snappy in it. */
