@@ -10,6 +10,7 @@
 import type { ClaimedTask, ReportRequest } from '../api/schemas/workers.ts'
 import { CancelledError, LeaseLostError, RollcallError, ShutdownError } from './errors.ts'
 import { newId } from './ids.ts'
+import type { Report } from './link.ts'
 import { childLogger, type Logger } from './logger.ts'
 import { encodeContext, isDeliberate, type Outcome, outcomeOfReturn, outcomeOfThrow } from './outcome.ts'
 import type { Delivery, Sent } from './reports.ts'
@@ -27,7 +28,7 @@ export type Ending = Outcome | { kind: 'released'; reason: string }
 export interface AttemptPort {
   logger: Logger
   /** Sends a STEP, in order with the attempt's other reports. */
-  sendStep(body: string): Promise<Delivery>
+  sendStep(report: Report): Promise<Delivery>
   progressChanged(attempt: Attempt): void
 }
 
@@ -88,8 +89,8 @@ export class Attempt {
     this.#controller.abort(new ShutdownError())
   }
 
-  /** The report of what became of it, as JSON; written once, so that what is sent again is the same. */
-  reportOf(ending: Ending): string {
+  /** The report of what became of it, written once, so that what is sent again is the same. */
+  reportOf(ending: Ending): Report {
     if (ending.kind === 'succeeded') {
       const fields: Fields<'SUCCEED', 'result'> = { trigger: 'SUCCEED', resultUrl: ending.resultUrl }
       return this.#write(fields, { result: ending.result })
@@ -110,7 +111,7 @@ export class Attempt {
     return had
   }
 
-  #write(fields: object, raw: Record<string, string | null>): string {
+  #write(fields: object, raw: Record<string, string | null>): Report {
     const { taskId, attempt } = this.task
     const head = JSON.stringify({
       ...fields,
@@ -120,7 +121,7 @@ export class Attempt {
       commandId: newId(),
     })
     const tail = Object.entries(raw).flatMap(([name, text]) => (text === null ? [] : [`,"${name}":${text}`]))
-    return `${head.slice(0, -1)}${tail.join('')}}`
+    return { taskId, json: `${head.slice(0, -1)}${tail.join('')}}` }
   }
 
   get #shuttingDown(): boolean {

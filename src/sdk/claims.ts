@@ -7,8 +7,10 @@ import type { ClaimAnswer, ClaimedTask, ClaimRequest } from '../api/schemas/work
 import { RollcallError } from './errors.ts'
 import type { Http } from './http.ts'
 import { newId } from './ids.ts'
+import type { SourcePort, TaskSource } from './link.ts'
 import type { Outage } from './outage.ts'
 import { backoffMs, monotonicMs, sleep, Wakeup } from './waiting.ts'
+import type { WorkerSettings } from './worker-options.ts'
 
 const CLAIM_MAX = 100
 /** Beyond the wait at the service: starting 100 tasks takes a commit or two. */
@@ -26,20 +28,10 @@ const STOP_PATIENCE_MS = 100
 const SETTLE_TRIES = 3
 const SETTLE_TIMEOUT_MS = 1_000
 
-/** What the loop needs of its worker. */
-export interface ClaimPort {
-  worker: string
-  types: string[]
-  waitMs: number
-  /** How many tasks may come now; 0 while the worker is full or its reports pile up. */
-  room(): number
-  /** Tasks that are this worker's now. `heldAt`: since when their leases run, at the least. */
-  take(tasks: readonly ClaimedTask[], leaseToken: string, heldAt: number): void
-}
-
-export class Claims {
+export class Claims implements TaskSource {
   readonly #http: Http
-  readonly #port: ClaimPort
+  readonly #settings: WorkerSettings
+  readonly #port: SourcePort
   readonly #outage: Outage
   readonly #stopping = new AbortController()
   readonly #giveUp = new AbortController()
@@ -48,8 +40,9 @@ export class Claims {
   /** Empty answers in a row that came at once. */
   #empty = 0
 
-  constructor(http: Http, port: ClaimPort, outage: Outage) {
+  constructor(http: Http, settings: WorkerSettings, port: SourcePort, outage: Outage) {
     this.#http = http
+    this.#settings = settings
     this.#port = port
     this.#outage = outage
   }
@@ -78,7 +71,8 @@ export class Claims {
   }
 
   async #claim(max: number): Promise<void> {
-    const { worker, types, waitMs } = this.#port
+    const { worker, waitMs } = this.#settings
+    const types = [...this.#settings.types.keys()]
     const leaseToken = randomBytes(24).toString('base64url')
     const claim: ClaimRequest = { worker, types, max, waitMs, claimId: newId(), leaseToken }
     const since = monotonicMs()

@@ -5,10 +5,9 @@
  * While the service is away nothing is aborted, even when a lease must have ended by this clock: the service
  * gives leases a grace after its own gaps, and the log decides an outcome, not the clock of a worker.
  */
-import type { Beat, HeartbeatAnswer } from '../api/schemas/workers.ts'
+import type { Beat, BeatResult } from '../api/schemas/workers.ts'
 import { type Attempt, attemptKey } from './attempt.ts'
-import { RollcallError } from './errors.ts'
-import type { Http } from './http.ts'
+import type { Link } from './link.ts'
 import type { Outage } from './outage.ts'
 import { backoffMs, monotonicMs } from './waiting.ts'
 
@@ -38,8 +37,7 @@ interface Pulse {
 export type OnBeatEnd = (attempt: Attempt, how: 'cancelled' | 'lost', reason: string | null) => void
 
 export class Heartbeats {
-  readonly #http: Http
-  readonly #worker: string
+  readonly #link: Pick<Link, 'beat'>
   readonly #outage: Outage
   readonly #onEnd: OnBeatEnd
   readonly #onOverdue: (attempt: Attempt, silentMs: number) => void
@@ -52,14 +50,12 @@ export class Heartbeats {
   #notBefore = 0
 
   constructor(
-    http: Http,
-    worker: string,
+    link: Pick<Link, 'beat'>,
     outage: Outage,
     onEnd: OnBeatEnd,
     onOverdue: (attempt: Attempt, silentMs: number) => void,
   ) {
-    this.#http = http
-    this.#worker = worker
+    this.#link = link
     this.#outage = outage
     this.#onEnd = onEnd
     this.#onOverdue = onOverdue
@@ -117,24 +113,14 @@ export class Heartbeats {
     const beats = pulses.map(pulse => beatOf(pulse, now))
     const shortest = Math.min(...pulses.map(pulse => pulse.intervalMs))
     try {
-      const answer = await this.#http.call<HeartbeatAnswer>({
-        method: 'POST',
-        path: '/v1/workers/heartbeat',
-        body: JSON.stringify({ worker: this.#worker, beats }),
-        // A beat that hangs must leave time for another before the lease ends.
-        timeoutMs: Math.min(TIMEOUT_MAX_MS, Math.max(1_000, shortest)),
-        signal: this.#ending.signal,
-      })
-      if (!Array.isArray(answer.results))
-        throw new RollcallError('Heartbeats were sent and not answered.', {
-          code: 'bad_answer',
-          retryable: true,
-        })
+      // A beat that hangs must leave time for another before the lease ends.
+      const timeoutMs = Math.min(TIMEOUT_MAX_MS, Math.max(1_000, shortest))
+      const results = await this.#link.beat(beats, timeoutMs, this.#ending.signal)
       this.#failures = 0
       this.#notBefore = 0
       this.#outage.over()
       for (const pulse of pulses) pulse.renewAt = now + pulse.intervalMs
-      this.#take(answer, now)
+      this.#take(results, now)
     } catch (error) {
       if (this.#ending.signal.aborted) return
       pulses.forEach((pulse, index) => {
@@ -146,7 +132,7 @@ export class Heartbeats {
     }
   }
 
-  #take({ results }: HeartbeatAnswer, sentAt: number): void {
+  #take(results: readonly BeatResult[], sentAt: number): void {
     for (const { taskId, attempt, state, reason } of results) {
       const pulse = this.#pulses.get(attemptKey(taskId, attempt))
       // It was settled and reported while the beat was on its way.

@@ -3,14 +3,13 @@
  * next one. A report is repeated, with the same command id, until it is answered or the worker has to end; the
  * service recognises what it has had before.
  */
-import type { ReportResult, ReportsAnswer } from '../api/schemas/workers.ts'
 import { isPassing, isServiceAway, RollcallError } from './errors.ts'
-import type { Http } from './http.ts'
+import type { Delivered, Link, Report } from './link.ts'
 import type { Outage } from './outage.ts'
 import { backoffMs, sleep, Wakeup, waitUntil } from './waiting.ts'
 
 /** How the service took a report; `undelivered` where the worker had to end first. */
-export type Delivery = ReportResult | { kind: 'undelivered' }
+export type Delivery = Delivered | { kind: 'undelivered' }
 
 /** A report on its way. */
 export interface Sent {
@@ -18,7 +17,7 @@ export interface Sent {
 }
 
 interface Entry extends Sent {
-  body: string
+  report: Report
   bytes: number
   resolve: (delivery: Delivery) => void
 }
@@ -26,7 +25,6 @@ interface Entry extends Sent {
 const BATCH_MAX = 500
 /** Below the usual limit of 1 MiB for a body; a single report (a result of 256 KiB) always fits. */
 const BATCH_MAX_BYTES = 512 * 1024
-const TIMEOUT_MS = 15_000
 const BACKOFF = { initialMs: 50, maxMs: 2_000 }
 /** The service's Retry-After is heeded up to here. */
 const RETRY_AFTER_MAX_MS = 30_000
@@ -36,8 +34,7 @@ const POISON_STATUSES = new Set([400, 413, 422])
 const PUT_OFF_MAX = 10
 
 export class Reports {
-  readonly #http: Http
-  readonly #worker: string
+  readonly #link: Pick<Link, 'report'>
   readonly #outage: Outage
   readonly #ending = new AbortController()
   readonly #changed = new Wakeup()
@@ -46,9 +43,8 @@ export class Reports {
   #undeliveredBytes = 0
   #flushing = false
 
-  constructor(http: Http, worker: string, outage: Outage) {
-    this.#http = http
-    this.#worker = worker
+  constructor(link: Pick<Link, 'report'>, outage: Outage) {
+    this.#link = link
     this.#outage = outage
   }
 
@@ -61,13 +57,13 @@ export class Reports {
     return this.#undeliveredBytes
   }
 
-  /** Sends a report, written as JSON, after those that wait. */
-  send(body: string): Sent {
+  /** Sends a report after those that wait. */
+  send(report: Report): Sent {
     let resolve: Entry['resolve'] = () => {}
     const delivered = new Promise<Delivery>(settle => {
       resolve = settle
     })
-    const entry: Entry = { body, bytes: Buffer.byteLength(body), resolve, delivered }
+    const entry: Entry = { report, bytes: Buffer.byteLength(report.json), resolve, delivered }
     this.#undelivered++
     this.#undeliveredBytes += entry.bytes
     if (this.#ending.signal.aborted) this.#settle(entry, { kind: 'undelivered' })
@@ -79,12 +75,12 @@ export class Reports {
   }
 
   /** Puts another report in the place of one that was never on its way; false where it is too late for that. */
-  replace(sent: Sent, body: string): boolean {
+  replace(sent: Sent, report: Report): boolean {
     const entry = this.#waiting.find(waiting => waiting === sent)
     if (!entry) return false
-    const bytes = Buffer.byteLength(body)
+    const bytes = Buffer.byteLength(report.json)
     this.#undeliveredBytes += bytes - entry.bytes
-    entry.body = body
+    entry.report = report
     entry.bytes = bytes
     return true
   }
@@ -124,7 +120,10 @@ export class Reports {
     for (let failures = 0, rounds = 1; open.length > 0; ) {
       let waitMs: number
       try {
-        const results = await this.#post(open)
+        const results = await this.#link.report(
+          open.map(({ report }) => report),
+          this.#ending.signal,
+        )
         failures = 0
         open = this.#sort(open, results, rounds++)
         if (open.length === 0) this.#outage.over()
@@ -144,24 +143,8 @@ export class Reports {
     for (const entry of open) this.#settle(entry, { kind: 'undelivered' })
   }
 
-  async #post(batch: readonly Entry[]): Promise<ReportResult[]> {
-    const body = `{"worker":${JSON.stringify(this.#worker)},"reports":[${batch.map(entry => entry.body).join(',')}]}`
-    const { results } = await this.#http.call<ReportsAnswer>({
-      method: 'POST',
-      path: '/v1/workers/report',
-      body,
-      timeoutMs: TIMEOUT_MS,
-      signal: this.#ending.signal,
-    })
-    if (Array.isArray(results) && results.length === batch.length) return results
-    throw new RollcallError(`${batch.length} reports were sent and not as many answered.`, {
-      code: 'bad_answer',
-      retryable: true,
-    })
-  }
-
   /** Settles what is answered; returns what the service put off. */
-  #sort(batch: readonly Entry[], results: readonly ReportResult[], round: number): Entry[] {
+  #sort(batch: readonly Entry[], results: readonly Delivered[], round: number): Entry[] {
     const putOff: Entry[] = []
     batch.forEach((entry, index) => {
       const result = results[index]!

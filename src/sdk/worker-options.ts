@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
 import type { ClaimedTask } from '../api/schemas/workers.ts'
 import type { HttpOptions } from './http.ts'
+import { type KafkaSettings, type KafkaWorkerOptions, kafkaSettingsOf } from './kafka/options.ts'
 import { type Logger, safeLogger, stderrLogger } from './logger.ts'
 
 /** A task in a handler's hands. `context` is what an earlier attempt left behind, null where none did. */
@@ -38,7 +39,14 @@ export interface HandlerContext {
 // biome-ignore lint/suspicious/noExplicitAny: a payload is whatever was submitted; the handler says its type.
 export type Handler = (task: Task<any>, context: HandlerContext) => unknown
 
-export interface WorkerOptions extends HttpOptions {
+export interface WorkerOptions extends Omit<HttpOptions, 'url'> {
+  /**
+   * Where the service answers, for example `http://127.0.0.1:8080`; a path before `/v1` may follow. Left out only with
+   * `kafka` and `confirm: 'none'`.
+   */
+  url?: string | undefined
+  /** Takes tasks from Kafka instead of claiming them over HTTP, and reports through it. */
+  kafka?: KafkaWorkerOptions | undefined
   /** A handler per task type. */
   types: Record<string, Handler>
   /** Tasks at once. Default 4. */
@@ -56,6 +64,8 @@ export interface WorkerOptions extends HttpOptions {
 }
 
 export interface WorkerSettings {
+  /** Null where tasks are claimed over HTTP. */
+  kafka: KafkaSettings | null
   types: ReadonlyMap<string, Handler>
   concurrency: number
   worker: string
@@ -87,7 +97,11 @@ export function settingsOf(options: WorkerOptions): WorkerSettings {
   const worker = options.worker ?? defaultName()
   if (!WORKER_PATTERN.test(worker)) throw new TypeError('worker must be 1 to 128 printable characters')
   const { onError = () => {} } = options
+  const kafka = options.kafka === undefined ? null : kafkaSettingsOf(options.kafka)
+  if (options.url === undefined && kafka?.confirm !== 'none')
+    throw new TypeError("url must say where the service answers; only kafka.confirm 'none' does without")
   return {
+    kafka,
     types,
     worker,
     concurrency: whole('concurrency', options.concurrency ?? 4, 1, CONCURRENCY_MAX),

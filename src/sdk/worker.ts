@@ -1,5 +1,5 @@
 /**
- * The worker: claims tasks, runs a handler for each, keeps their leases, reports what became of them.
+ * The worker: takes tasks, runs a handler for each, keeps their leases, reports what became of them.
  *
  *   idle ──start──> running ──stop──> draining ──handlers done or time up──> stopped
  *
@@ -8,10 +8,12 @@
  */
 import type { ClaimedTask } from '../api/schemas/workers.ts'
 import { Attempt, type AttemptPort, attemptKey, type Ending } from './attempt.ts'
-import { Claims } from './claims.ts'
 import { isPassing } from './errors.ts'
 import { Heartbeats } from './heartbeats.ts'
 import { Http } from './http.ts'
+import { HttpLink } from './http-link.ts'
+import { KafkaLink } from './kafka/kafka-link.ts'
+import type { Link, Report, TaskSource } from './link.ts'
 import { Outage } from './outage.ts'
 import { outcomeOfThrow, permanent } from './outcome.ts'
 import { type Delivery, Reports } from './reports.ts'
@@ -27,6 +29,7 @@ export {
   RollcallError,
   ShutdownError,
 } from './errors.ts'
+export type { KafkaWorkerOptions } from './kafka/options.ts'
 export type { LogFields, Logger } from './logger.ts'
 export { done } from './outcome.ts'
 export { runWorkerUntilSignal } from './until-signal.ts'
@@ -34,7 +37,10 @@ export type { Handler, HandlerContext, Task, WorkerOptions } from './worker-opti
 
 /** What a worker has done since it was made. */
 export interface WorkerCounts {
+  /** Tasks taken, from the service or from Kafka. */
   claimed: number
+  /** Messages from Kafka that were passed by: another had the task, it was over, or they were no tasks. */
+  skipped: number
   succeeded: number
   failed: number
   released: number
@@ -56,10 +62,10 @@ export interface Worker {
   readonly counts: Readonly<WorkerCounts>
   /** Resolves when the worker has stopped, whoever asked for it. */
   readonly stopped: Promise<void>
-  /** Begins to claim; again is nothing. A worker that was stopped stays so. */
+  /** Begins to take tasks; again is nothing. A worker that was stopped stays so. */
   start(): void
   /**
-   * Claims no more, lets handlers finish for `drainMs`, hands back what is left, delivers all reports.
+   * Takes no more, lets handlers finish for `drainMs`, hands back what is left, delivers all reports.
    * Asked again it answers the same promise; a shorter `drainMs` then cuts the wait short. Never rejects.
    */
   stop(options?: { drainMs?: number }): Promise<void>
@@ -67,7 +73,17 @@ export interface Worker {
 
 /** Makes a worker. Throws a TypeError for options that cannot be meant; it connects when started. */
 export function createWorker(options: WorkerOptions): Worker {
-  return new HttpWorker(new Http(options), settingsOf(options))
+  const settings = settingsOf(options)
+  const { url } = options
+  const http = url === undefined ? null : new Http({ ...options, url })
+  return new TaskWorker(linkOf(http, settings), settings)
+}
+
+function linkOf(http: Http | null, settings: WorkerSettings): Link {
+  const { kafka } = settings
+  if (kafka) return new KafkaLink(settings, kafka, kafka.confirm === 'api' ? http : null)
+  if (http) return new HttpLink(http, settings)
+  throw new Error('bug: settings without url were accepted')
 }
 
 /** Undelivered outcomes beyond which no more work is taken: memory is bounded while the service is away. */
@@ -95,9 +111,10 @@ const STANDING = new Set([
   'set_aside',
 ])
 
-class HttpWorker implements Worker {
+class TaskWorker implements Worker {
   readonly counts: WorkerCounts = {
     claimed: 0,
+    skipped: 0,
     succeeded: 0,
     failed: 0,
     released: 0,
@@ -109,26 +126,27 @@ class HttpWorker implements Worker {
   readonly #settings: WorkerSettings
   readonly #reports: Reports
   readonly #heartbeats: Heartbeats
-  readonly #claims: Claims
+  readonly #source: TaskSource
+  readonly #link: Link
   readonly #attempts = new Map<string, Attempt>()
   readonly #changed = new Wakeup()
   readonly #port: AttemptPort
   readonly stopped: Promise<void>
   #sayEnded: () => void = () => {}
-  #claiming: Promise<void> | null = null
+  #taking: Promise<void> | null = null
   #stopping = false
   #drainUntil = Number.POSITIVE_INFINITY
 
-  constructor(http: Http, settings: WorkerSettings) {
+  constructor(link: Link, settings: WorkerSettings) {
     this.#settings = settings
     this.stopped = new Promise(resolve => {
       this.#sayEnded = resolve
     })
-    const { worker, types, waitMs, logger } = settings
-    this.#reports = new Reports(http, worker, new Outage(settings, 'reporting'))
+    const { logger } = settings
+    this.#link = link
+    this.#reports = new Reports(link, new Outage(settings, 'reporting'))
     this.#heartbeats = new Heartbeats(
-      http,
-      worker,
+      link,
       new Outage(settings, 'the heartbeat'),
       (attempt, how, reason) => this.#end(attempt, how, reason),
       (attempt, silentMs) =>
@@ -137,20 +155,16 @@ class HttpWorker implements Worker {
           'no heartbeat was answered for longer than the lease; the task goes on, the log decides its outcome',
         ),
     )
-    this.#claims = new Claims(
-      http,
-      {
-        worker,
-        types: [...types.keys()],
-        waitMs,
-        room: () => this.#room(),
-        take: (tasks, leaseToken, heldAt) => this.#take(tasks, leaseToken, heldAt),
+    this.#source = link.source({
+      room: () => this.#room(),
+      take: (tasks, leaseToken, heldAt) => this.#take(tasks, leaseToken, heldAt),
+      skipped: count => {
+        this.counts.skipped += count
       },
-      new Outage(settings, 'claiming'),
-    )
+    })
     this.#port = {
       logger,
-      sendStep: body => this.#sendStep(body),
+      sendStep: report => this.#sendStep(report),
       progressChanged: attempt => this.#heartbeats.progressChanged(attempt),
     }
   }
@@ -165,10 +179,10 @@ class HttpWorker implements Worker {
 
   start(): void {
     if (this.#stopping) throw new Error('The worker was stopped; make another with createWorker.')
-    if (this.#claiming) return
+    if (this.#taking) return
     const { logger, worker, types, concurrency } = this.#settings
     logger.info({ worker, types: [...types.keys()], concurrency }, 'the worker starts')
-    this.#claiming = this.#claims.run()
+    this.#taking = this.#source.run()
   }
 
   stop({ drainMs = this.#settings.drainMs }: { drainMs?: number } = {}): Promise<void> {
@@ -185,9 +199,9 @@ class HttpWorker implements Worker {
     const { logger, worker } = this.#settings
     logger.info(
       { worker, running: this.running },
-      'the worker stops: no more claims, running tasks may finish',
+      'the worker stops: no more tasks, running tasks may finish',
     )
-    this.#claims.stop()
+    this.#source.stop()
     const idle = () => this.#attempts.size === 0
     while (!idle() && monotonicMs() < this.#drainUntil) {
       const until = this.#drainUntil
@@ -195,13 +209,14 @@ class HttpWorker implements Worker {
       await waitUntil(() => idle() || this.#drainUntil < until, this.#changed, until - monotonicMs())
     }
     // Before anything is handed back: a claim that still waits would take it again.
-    await this.#claiming
+    await this.#taking
     for (const attempt of this.#attempts.values()) attempt.shutDown()
     await waitUntil(idle, this.#changed, ABORT_GRACE_MS)
     const ignoring = [...this.#attempts.values()]
     for (const attempt of ignoring) if (!attempt.over) this.#report(attempt, SHUTTING_DOWN)
     this.counts.undelivered = await this.#reports.end(FLUSH_MS)
     this.#heartbeats.stop()
+    await this.#link.close()
     this.#sayStopped(ignoring)
   }
 
@@ -254,19 +269,19 @@ class HttpWorker implements Worker {
     this.#attempts.delete(attempt.key)
     if (attempt.over) this.counts[attempt.over]++
     else this.#report(attempt, outcome ?? SHUTTING_DOWN)
-    this.#claims.wake()
+    this.#source.wake()
     this.#changed.wake()
   }
 
   /** Sends how an attempt ended, once. A real outcome takes the place of a release that was not sent yet. */
   #report(attempt: Attempt, ending: Ending): void {
-    const body = attempt.reportOf(ending)
+    const report = attempt.reportOf(ending)
     const { reported } = attempt
     if (reported) {
-      if (ending.kind !== 'released' && this.#reports.replace(reported.sent, body)) reported.ending = ending
+      if (ending.kind !== 'released' && this.#reports.replace(reported.sent, report)) reported.ending = ending
       return
     }
-    attempt.reported = { ending, sent: this.#reports.send(body) }
+    attempt.reported = { ending, sent: this.#reports.send(report) }
     void this.#follow(attempt, attempt.reported)
   }
 
@@ -286,12 +301,12 @@ class HttpWorker implements Worker {
       }
     } else if (delivery.kind !== 'undelivered') this.counts[ending.kind]++
     this.#heartbeats.remove(attempt)
-    this.#claims.wake()
+    this.#source.wake()
   }
 
-  #sendStep(body: string): Promise<Delivery> {
-    const { delivered } = this.#reports.send(body)
-    void delivered.then(() => this.#claims.wake())
+  #sendStep(report: Report): Promise<Delivery> {
+    const { delivered } = this.#reports.send(report)
+    void delivered.then(() => this.#source.wake())
     return delivered
   }
 

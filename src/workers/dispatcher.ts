@@ -2,6 +2,7 @@
  * The dispatcher hands waiting tasks to workers through the broker, each type by itself, so that a topic that fails
  * holds up its own type alone. Any number of processes may run it: they share the window of each type.
  */
+import { setMaxListeners } from 'node:events'
 import type { Logger } from 'pino'
 import type { Broker } from '../broker/broker.ts'
 import { pause } from '../broker/deadline.ts'
@@ -57,6 +58,8 @@ export class Dispatcher {
   start(): void {
     if (this.#running) return
     const stopping = new AbortController()
+    // Each type listens; Node takes more than ten for a leak.
+    setMaxListeners(0, stopping.signal)
     this.#running = { stopping, ended: Promise.all(this.#types.map(type => type.run(stopping.signal))) }
   }
 

@@ -25,8 +25,17 @@ const ROUTES: ['GET' | 'POST', string, object?][] = [
   ['POST', '/v1/tasks/:id/fail', { error: { message: 'x' }, ...fence }],
   ['POST', '/v1/tasks/:id/release', { ...fence }],
   ['POST', '/v1/workers/claim', { worker: 'w', types: ['a'], claimId: 'c-1', leaseToken: TOKEN }],
+  [
+    'POST',
+    '/v1/workers/start',
+    { worker: 'w', leaseToken: TOKEN, tasks: [{ taskId: randomUUID(), attempt: 1 }] },
+  ],
   ['POST', '/v1/workers/report', { worker: 'w', reports: [{}] }],
   ['GET', '/v1/rollcall'],
+  ['GET', '/v1/dead-letters'],
+  ['GET', '/v1/dead-letters/:id'],
+  ['POST', '/v1/dead-letters/redrive', { letterIds: [randomUUID()] }],
+  ['POST', '/v1/dead-letters/discard', { letterIds: [randomUUID()], reason: 'x' }],
   ['POST', '/v1/verify', {}],
   ['POST', '/v1/workers/heartbeat', { worker: 'w', beats: [{ taskId: randomUUID(), ...fence }] }],
 ]

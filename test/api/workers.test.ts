@@ -1,7 +1,12 @@
 import { randomUUID } from 'node:crypto'
 import t from 'tap'
 import type { TaskView } from '../../src/api/schemas/tasks.ts'
-import type { ClaimAnswer, HeartbeatAnswer, ReportsAnswer } from '../../src/api/schemas/workers.ts'
+import type {
+  ClaimAnswer,
+  HeartbeatAnswer,
+  ReportsAnswer,
+  StartsAnswer,
+} from '../../src/api/schemas/workers.ts'
 import { aType, isProblem, OTHER_TOKEN, startApi, TOKEN, until } from './fixture.ts'
 
 const { api, service } = await startApi(t)
@@ -135,6 +140,57 @@ t.test('a claim that does not fit is refused, with its place', async t => {
     [{ types: ['a'], leaseMs: 5 }, /^leaseMs: is not a known field/],
   ]
   for (const [claim, detail] of cases) isProblem(t, await api.claim({ ...claim }), 'invalid_request', detail)
+})
+
+t.test('many tasks are started by their ids, each answered in its place', async t => {
+  const start = (tasks: object[], leaseToken = TOKEN, worker = 'worker-1') =>
+    api.post<StartsAnswer>('/v1/workers/start', { worker, leaseToken, tasks })
+  const type = aType()
+  const [one, other, cancelled] = [
+    await api.submit({ type }),
+    await api.submit({ type }),
+    await api.submit({ type }),
+  ]
+  await api.post(`/v1/tasks/${cancelled.taskId}/cancel`, {})
+  const asked = [
+    { taskId: one.taskId, attempt: 1 },
+    { taskId: cancelled.taskId, attempt: 1 },
+    { taskId: randomUUID(), attempt: 1 },
+    { taskId: other.taskId.toUpperCase(), attempt: 1 },
+    { taskId: one.taskId, attempt: 1 },
+    { taskId: one.taskId, attempt: 2 },
+  ]
+  const first = await start(asked)
+  t.equal(first.status, 200)
+  const lease = { leaseUntil: ISO, executionDeadlineAt: ISO }
+  t.match(first.body.results, [
+    { taskId: one.taskId, kind: 'accepted', ...lease },
+    { taskId: cancelled.taskId, kind: 'refused', code: 'task_finished' },
+    { taskId: asked[2]!.taskId, kind: 'refused', code: 'not_found' },
+    { taskId: other.taskId, kind: 'accepted', ...lease },
+    { taskId: one.taskId, kind: 'repeated', ...lease },
+    { taskId: one.taskId, kind: 'refused', code: 'unknown_attempt' },
+  ])
+  t.match(await api.task(one.taskId), { status: 'PROCESSING', worker: 'worker-1', revision: 1 })
+  t.match((await start(asked.slice(0, 1))).body.results, [{ kind: 'repeated' }], 'with the same token')
+  const another = await start(asked.slice(0, 1), OTHER_TOKEN, 'worker-2')
+  t.match(another.body.results, [{ kind: 'refused', code: 'already_started', message: /held by worker-1/ }])
+  t.equal((await api.history(one.taskId)).length, 2)
+})
+
+t.test('a START of many is checked as a whole', async t => {
+  const start = (body: object) => api.post('/v1/workers/start', { worker: 'w', leaseToken: TOKEN, ...body })
+  const task = { taskId: randomUUID(), attempt: 1 }
+  const wrong: [object, RegExp][] = [
+    [{ tasks: [] }, /^tasks/],
+    [{ tasks: Array.from({ length: 1_001 }, () => task) }, /^tasks/],
+    [{ tasks: [{ ...task, taskId: 'x' }] }, /^tasks\.0\.taskId/],
+    [{ tasks: [{ ...task, attempt: 0 }] }, /^tasks\.0\.attempt/],
+    [{ tasks: [{ ...task, more: 1 }] }, /more/],
+    [{ tasks: [task], leaseToken: 'short' }, /^leaseToken/],
+    [{ tasks: [task], worker: '' }, /^worker/],
+  ]
+  for (const [body, detail] of wrong) isProblem(t, await start(body), 'invalid_request', detail)
 })
 
 t.test('START', async t => {

@@ -183,7 +183,7 @@ function close(server: http.Server): Promise<void> {
   return new Promise(resolve => server.close(() => resolve()))
 }
 
-function recorder(log: LogLine[]): Logger {
+export function recorder(log: LogLine[]): Logger {
   const write = (level: string) => (fields: LogFields, message: string) =>
     void log.push({ ...fields, level, message })
   return { debug: write('debug'), info: write('info'), warn: write('warn'), error: write('error') }

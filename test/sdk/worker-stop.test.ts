@@ -1,10 +1,8 @@
 /** How a worker ends: nothing is lost, what can finish does, the rest goes back. */
-import { type ChildProcess, fork } from 'node:child_process'
-import { once } from 'node:events'
-import { fileURLToPath } from 'node:url'
 import t, { type Test } from 'tap'
 import { type HandlerContext, PermanentError, ShutdownError, type Task } from '../../src/sdk/worker.ts'
 import { aborted, eventTypes, finished, gate, startFixture, until } from './fixture.ts'
+import { startWorkerProcess } from './process.ts'
 
 const CLAIM = '/v1/workers/claim'
 const REPORT = '/v1/workers/report'
@@ -208,32 +206,9 @@ t.test('stopping has an end when the service is away, and says what was not deli
   )
 })
 
-interface Told {
-  started?: string
-  stopped?: Record<string, number>
-}
-
-function startProcess(t: Test, url: string, drainMs: number) {
-  const child: ChildProcess = fork(
-    fileURLToPath(new URL('./worker-process.ts', import.meta.url)),
-    [url, String(drainMs)],
-    {
-      execArgv: ['--import=tsx'],
-      stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
-    },
-  )
-  t.teardown(() => child.kill('SIGKILL'))
-  const told: Told[] = []
-  child.on('message', message => told.push(message as Told))
-  const exited = once(child, 'exit') as Promise<[number | null, string | null]>
-  const started = (taskId: string) =>
-    until('the process started it', () => told.some(one => one.started === taskId))
-  return { child, told, exited, started }
-}
-
 t.test('a worker process ends in order on SIGTERM', async t => {
   const { client, proxy } = await startFixture(t)
-  const { child, told, exited, started } = startProcess(t, proxy.url, 1_000)
+  const { child, told, exited, started } = startWorkerProcess(t, [proxy.url, '1000'])
   const endless = await client.submit({ type: 'process.endless' })
   await started(endless.taskId)
   const quick = await client.submit({ type: 'process.quick' })
@@ -247,7 +222,7 @@ t.test('a worker process ends in order on SIGTERM', async t => {
 
 t.test('the second signal does not wait for the drain', async t => {
   const { client, proxy } = await startFixture(t)
-  const { child, exited, started } = startProcess(t, proxy.url, 60_000)
+  const { child, exited, started } = startWorkerProcess(t, [proxy.url, '60000'])
   const endless = await client.submit({ type: 'process.endless' })
   await started(endless.taskId)
   child.kill('SIGINT')
@@ -258,7 +233,7 @@ t.test('the second signal does not wait for the drain', async t => {
 
 t.test('what a killed process held comes back when its lease ends', async t => {
   const { client, proxy, worker } = await startFixture(t)
-  const { child, started } = startProcess(t, proxy.url, 1_000)
+  const { child, started } = startWorkerProcess(t, [proxy.url, '1000'])
   const endless = await client.submit({
     type: 'process.endless',
     timeouts: { leaseMs: 1_000 },

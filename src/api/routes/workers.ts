@@ -1,9 +1,10 @@
-/** What workers ask: claim, report, heartbeat, and the same commands one by one. */
+/** What workers ask: claim, start, report, heartbeat, and the same commands one by one. */
 import { randomUUID } from 'node:crypto'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Command, CommandEnvelope, Fence } from '../../domain/commands.ts'
 import type { Actor } from '../../domain/events.ts'
 import type { Task } from '../../domain/task.ts'
+import type { Answer } from '../../engine/answer.ts'
 import { commandOf, hashToken } from '../../workers/worker-events.ts'
 import { taskOf } from '../answers.ts'
 import { originOf } from '../origin.ts'
@@ -22,7 +23,10 @@ import {
   releaseSchema,
   reportSchema,
   reportsSchema,
+  type StartResult,
+  type StartsAnswer,
   startSchema,
+  startsSchema,
   stepSchema,
   succeedSchema,
 } from '../schemas/workers.ts'
@@ -34,6 +38,7 @@ export function workerRoutes(app: TypedApp, parts: AppParts): void {
   const stopping = new AbortController()
   app.addHook('preClose', async () => stopping.abort())
   claimRoute(app, parts, stopping.signal)
+  startRoute(app, parts)
   reportRoute(app, parts)
   heartbeatRoute(app, parts)
   singleRoutes(app, parts)
@@ -61,6 +66,48 @@ function goneSignal(reply: FastifyReply): AbortSignal {
     if (!reply.raw.writableFinished) gone.abort()
   })
   return gone.signal
+}
+
+function startRoute(app: TypedApp, { engine, leases }: AppParts): void {
+  app.post(
+    '/v1/workers/start',
+    { schema: { body: startsSchema }, bodyLimit: BATCH_BODY_BYTES },
+    async request => {
+      const origin = originOf(request)
+      const { worker, leaseToken, tasks, commandId = randomUUID() } = request.body
+      const leaseTokenHash = hashToken(leaseToken)
+      const actor: Actor = { kind: 'worker', id: worker }
+      const answers = await engine.executeMany(
+        tasks.map(({ taskId, attempt }) => ({
+          taskId,
+          command: { trigger: 'START', worker, attempt, leaseTokenHash },
+          commandId,
+          ...origin,
+          actor,
+          causationId: null,
+          ifRevision: null,
+        })),
+      )
+      await leases.markTold(
+        answers.flatMap((answer, index) =>
+          answer.kind === 'refused'
+            ? [{ attempt: tasks[index]!.attempt, leaseTokenHash, task: answer.task }]
+            : [],
+        ),
+      )
+      const results = answers.map((answer, index) => startResult(tasks[index]!.taskId, answer))
+      return { results } satisfies StartsAnswer
+    },
+  )
+}
+
+function startResult(taskId: string, answer: Answer): StartResult {
+  const { kind } = answer
+  if (kind === 'refused') return { taskId, kind, code: answer.code, message: answer.message }
+  // "repeated" is said to the holder of the lease alone, so a START that is not refused leaves the task running.
+  if (answer.task.status !== 'PROCESSING') throw new Error(`bug: START left ${answer.task.status}`)
+  const { leaseUntil, executionDeadlineAt } = claimedTask(answer.task)
+  return { taskId, kind, leaseUntil, executionDeadlineAt }
 }
 
 function reportRoute(app: TypedApp, { engine, leases }: AppParts): void {

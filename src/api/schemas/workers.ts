@@ -13,6 +13,7 @@ import { idSchema, leaseTokenSchema, nameSchema, taskIdSchema, workerSchema } fr
 export const CLAIM_MAX = 100
 export const CLAIM_WAIT_MAX_MS = 30_000
 export const REPORTS_MAX = 1_000
+export const STARTS_MAX = 1_000
 
 export const claimSchema = z.strictObject({
   worker: workerSchema,
@@ -37,6 +38,18 @@ export const stepSchema = z.strictObject({ ...stepFields, ...single })
 export const succeedSchema = z.strictObject({ ...succeedFields, ...single })
 export const failSchema = z.strictObject({ ...failFields, ...single })
 export const releaseSchema = z.strictObject({ ...releaseFields, ...single })
+
+/** Many at once, for workers that have their tasks from the broker; one token fences all of them. */
+export const startsSchema = z.strictObject({
+  worker: workerSchema,
+  leaseToken: leaseTokenSchema,
+  tasks: z
+    .array(z.strictObject({ taskId: taskIdSchema, attempt: fence.attempt }))
+    .min(1)
+    .max(STARTS_MAX),
+  ...command,
+})
+export type StartsRequest = z.input<typeof startsSchema>
 
 const addressed = { taskId: taskIdSchema, ...fence, ...command }
 /** One report; `trigger` says which. */
@@ -87,6 +100,15 @@ export interface ClaimedTask {
 
 export interface ClaimAnswer {
   tasks: ClaimedTask[]
+}
+
+/** `repeated`: it was started with this token before. `leaseUntil` is the end of its first lease. */
+export type StartResult =
+  | { taskId: string; kind: 'accepted' | 'repeated'; leaseUntil: string; executionDeadlineAt: string }
+  | { taskId: string; kind: 'refused'; code: string; message: string }
+
+export interface StartsAnswer {
+  results: StartResult[]
 }
 
 export type ReportResult =
