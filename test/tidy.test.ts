@@ -79,7 +79,10 @@ t.test('no check is switched off and no test is skipped or singled out without i
 
 t.test('every npm script and every file that the documents name exists', async t => {
   const { scripts } = JSON.parse(read('package.json')) as { scripts: Record<string, string> }
-  const documents = ['README.md', 'CHANGELOG.md', 'bench/README.md', ...filesUnder('docs', ['.md'])]
+  const documents = [
+    ...['README.md', 'CHANGELOG.md', 'bench/README.md', 'examples/README.md'],
+    ...filesUnder('docs', ['.md']),
+  ]
   for (const document of documents) {
     const text = read(document)
     for (const [, script] of text.matchAll(/\bnpm run (?:--silent )?([a-zA-Z0-9:_][a-zA-Z0-9:_-]*)/g))
@@ -95,7 +98,7 @@ t.test('every command that the README shows is one of the program', async t => {
   const program = buildProgram()
   t.ok(program instanceof Command)
   const known = program.commands.map(command => command.name())
-  for (const document of ['README.md', ...filesUnder('docs', ['.md'])])
+  for (const document of ['README.md', 'examples/README.md', ...filesUnder('docs', ['.md'])])
     for (const [, name] of read(document).matchAll(/(?:^|`)(?:npx )?rollcall ([a-z]+(?:-[a-z]+)*)\b/gm))
       t.ok(known.includes(name!), `${document}: rollcall ${name}`)
 })

@@ -4,31 +4,31 @@ import { createServer } from 'node:net'
 import { CliError, EXIT } from './failures.ts'
 
 /** @throws CliError saying which option to change */
-export async function assertPortFree(host: string, port: number | null): Promise<void> {
+export async function assertPortFree(host: string, port: number | null, option = '--port'): Promise<void> {
   if (!port) return
   const probe = createServer().listen({ host, port })
   try {
     await once(probe, 'listening')
   } catch (error) {
-    throw listenError(error, host, port)
+    throw listenError(error, host, port, option)
   } finally {
     probe.close()
   }
 }
 
 /** The reason why an address cannot be listened on; other errors as they are. */
-export function listenError(error: unknown, host: string, port: number | null): unknown {
+export function listenError(error: unknown, host: string, port: number | null, option = '--port'): unknown {
   switch ((error as NodeJS.ErrnoException).code) {
     case 'EADDRINUSE':
       return refused(
         'port_in_use',
         `Port ${port} of ${host} is in use by another program (another rollcall dev?). ` +
-          'Stop that, or choose another port with --port.',
+          `Stop that, or choose another port with ${option}.`,
       )
     case 'EACCES':
       return refused(
         'port_not_allowed',
-        `Port ${port} may not be used by this user. Choose one above 1023 with --port.`,
+        `Port ${port} may not be used by this user. Choose one above 1023 with ${option}.`,
       )
     case 'EADDRNOTAVAIL':
     case 'ENOTFOUND':

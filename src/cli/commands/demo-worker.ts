@@ -1,12 +1,13 @@
 import type { Command } from 'commander'
 import { urlOf } from '../connection.ts'
-import { wholeNumber } from '../values.ts'
+import { collect, wholeNumber } from '../values.ts'
 
 interface Options {
   name: string
   folder: string
   picturesUrl: string
   concurrency: number
+  kafkaBrokers?: string[]
 }
 
 /** Started by the demo, as a process of its own. */
@@ -17,6 +18,7 @@ export function addDemoWorker(program: Command): void {
     .requiredOption('--folder <folder>', 'where the pictures go')
     .requiredOption('--pictures-url <address>', 'where they are served')
     .requiredOption('--concurrency <n>', 'tasks at once', wholeNumber(1, 100))
+    .option('--kafka-brokers <addresses>', 'where tasks come from, if not from the service', collect)
     .action(async (options: Options, command: Command) => {
       const { runDemoWorker } = await import('../demo/worker.ts')
       await runDemoWorker({ ...options, url: urlOf(command) })

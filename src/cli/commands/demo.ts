@@ -17,6 +17,7 @@ interface DemoOptions {
   keep?: boolean
   dataDir?: string
   log?: string
+  kafka?: boolean
   pictures: string
 }
 
@@ -37,6 +38,7 @@ export function addDemo(program: Command): void {
       '--log <log>',
       'where the event log is: postgres, or esdb://… (default: ROLLCALL_LOG or postgres)',
     )
+    .option('--kafka', 'hand the tasks out through a Kafka broker of its own; needs Java, and Maven once')
     .option('--pictures <folder>', 'where the pictures go', join('.rollcall', 'demo'))
     .action(async (options: DemoOptions, command: Command) => {
       outliveReader()
@@ -106,19 +108,21 @@ async function watchDemo(watch: Watch): Promise<DemoReport> {
   const { databaseUrl: _own, ...settings } = config.serviceConfig(
     { log: options.log },
     { log: config.readEnvironment().log },
-    { databaseUrl: 'postgres://embedded', port: 0 },
+    { databaseUrl: 'postgres://embedded', port: 0, ...(options.kafka && { kafkaBrokers: ['127.0.0.1:0'] }) },
   )
   const address = demoLog(settings.log, dataDir)
   const shown = terminal.json
     ? display.silentDisplay
     : display.createDisplay(process.stdout, terminal.colors, options.tasks)
   cleanUp.push(() => shown.end())
-  shown.event('a database and the service start in an empty folder')
+  const servers = options.kafka ? 'a database, a Kafka broker' : 'a database'
+  shown.event(`${servers} and the service start in an empty folder`)
   const instance = await instances.startInstance({
     ...settings,
     log: address,
     dataDir,
-    file: { types: {}, strictTypes: false, lifecycles: [] },
+    file: config.fileConfigSchema.parse(options.kafka ? { types: plans.kafkaTypes(options.workers) } : {}),
+    kafka: options.kafka ? { port: 0 } : null,
     // Mishaps are what the demo is made of; the log has them.
     onAttention: () => {},
   })
@@ -136,6 +140,7 @@ async function watchDemo(watch: Watch): Promise<DemoReport> {
   cleanUp.push(() => served.close())
   const fleet = new fleets.Fleet({
     url: instance.url,
+    kafkaBrokers: instance.kafkaBrokers,
     folder,
     picturesUrl: served.url,
     concurrency: CONCURRENCY,

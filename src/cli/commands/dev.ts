@@ -1,13 +1,14 @@
 import type { Command } from 'commander'
 import { terminalOf } from '../connection.ts'
-import { EXIT, SELF } from '../failures.ts'
+import { EXIT, SELF, usageError } from '../failures.ts'
 import type { Instance } from '../instance.ts'
+import type { KafkaOptions } from '../kafka-choice.ts'
 import type { LogReached } from '../log-reached.ts'
 import { type StopSignals, stopSignals } from '../stop-signals.ts'
 import { outliveReader, type Terminal } from '../terminal.ts'
-import { parsePort } from '../values.ts'
+import { collect, parsePort } from '../values.ts'
 
-interface DevOptions {
+interface DevOptions extends KafkaOptions {
   port?: number
   host?: string
   dataDir?: string
@@ -17,7 +18,19 @@ interface DevOptions {
   withoutKeys?: boolean
 }
 
+interface Begun {
+  instance: Instance
+  dataDir: string
+  log: string
+  kafkaTypes: string[]
+}
+
 const DEFAULT_DATA_DIR = '.rollcall'
+/**
+ * Asked to stop in the middle of a start, it stops in order when that is done; that of a broker may take minutes, so then
+ * it waits only so long, and guards end what has begun.
+ */
+const START_PATIENCE_MS = 3_000
 
 export function addDev(program: Command): void {
   program
@@ -30,6 +43,14 @@ export function addDev(program: Command): void {
       '--log <log>',
       'where the event log is: postgres, or esdb://… (default: ROLLCALL_LOG or postgres)',
     )
+    .option('--kafka', 'run a Kafka broker too, its data in the data folder; needs Java, and Maven once')
+    .option('--kafka-port <port>', "that broker's port, 0 for a free one (default: 9092)", parsePort)
+    .option(
+      '--kafka-brokers <addresses>',
+      'use a Kafka that runs already, host:port (default: ROLLCALL_KAFKA_BROKERS or none)',
+      collect,
+    )
+    .option('--kafka-types <types>', 'types of task that go to workers through Kafka', collect)
     .option('--config <file>', 'configuration file (types, lifecycles)')
     .option('--log-level <level>', 'what goes to rollcall.log in the data folder (default: info)')
     .option('--without-keys', 'serve an address beyond this machine although there are no access keys')
@@ -44,16 +65,21 @@ async function runDev(options: DevOptions, terminal: Terminal, signals: StopSign
   let started: Instance | null = null
   void signals.askedAgain.then(() => {
     process.exitCode = EXIT.no
-    // While there is nothing yet to stop, the process just ends; a guard of its own ends the database.
+    // While there is nothing yet to stop, the process just ends; guards of their own end the database and the broker.
     return started ? started.stopNow() : process.exit()
   })
-  terminal.hint('starting…')
-  const { instance, dataDir, log } = await start(options, terminal)
+  if (options.kafka)
+    void signals.asked.then(() => setTimeout(() => started || process.exit(), START_PATIENCE_MS).unref())
+  terminal.hint(
+    options.kafka ? "starting… (the first time Kafka's jars are collected, a minute or so)" : 'starting…',
+  )
+  const begun = await start(options, terminal)
+  const { instance, log } = begun
   started = instance
   endLoudlyOnBugs(instance)
   const { askLog } = await import('../log-reached.ts')
   const reached = await askLog(instance.service.log, log, terminal)
-  if (!signals.stopping) sayReady(instance, dataDir, reached, terminal)
+  if (!signals.stopping) await sayReady(begun, reached, terminal)
 
   const failure = await Promise.race([signals.asked.then(() => null), instance.failed])
   if (failure) process.exitCode = terminal.fail(failure, instance.url)
@@ -62,38 +88,60 @@ async function runDev(options: DevOptions, terminal: Terminal, signals: StopSign
   process.exit()
 }
 
-async function start(
-  options: DevOptions,
-  terminal: Terminal,
-): Promise<{ instance: Instance; dataDir: string; log: string }> {
-  const [{ readConfigFile, readEnvironment, serviceConfig }, { startInstance }, { attentionOnStderr }] =
-    await Promise.all([import('../../runtime/config.ts'), import('../instance.ts'), import('../log-file.ts')])
-  const { roles: _roles, databaseUrl: _url, ...environment } = readEnvironment()
-  const { databaseUrl: _own, ...config } = serviceConfig(options, environment, {
-    databaseUrl: 'postgres://embedded',
-  })
+async function start(options: DevOptions, terminal: Terminal): Promise<Begun> {
+  const [config, { startInstance }, { attentionOnStderr }, choice] = await Promise.all([
+    import('../../runtime/config.ts'),
+    import('../instance.ts'),
+    import('../log-file.ts'),
+    import('../kafka-choice.ts'),
+  ])
+  const kafka = choice.ownKafka(options)
+  const { roles: _roles, databaseUrl: _url, ...read } = config.readEnvironment()
+  const environment = kafka ? choice.withoutKafka(read) : read
+  const { databaseUrl: _own, ...settings } = config.serviceConfig(
+    options,
+    // Its address is known when it runs; until then this stands for it.
+    kafka ? { kafkaBrokers: [`127.0.0.1:${kafka.port}`] } : {},
+    environment,
+    { databaseUrl: 'postgres://embedded' },
+  )
+  if (options.kafkaTypes && settings.kafkaBrokers.length === 0)
+    throw usageError('--kafka-types needs a Kafka: add --kafka, or --kafka-brokers host:port.')
+  const file = choice.withKafkaTypes(
+    config.readConfigFile(options.config ?? environment.config),
+    options.kafkaTypes,
+  )
   const dataDir = options.dataDir ?? environment.dataDir ?? DEFAULT_DATA_DIR
   const { yellow, dim } = terminal.errorColors
   const instance = await startInstance({
-    ...config,
+    ...settings,
     dataDir,
-    file: readConfigFile(options.config ?? environment.config),
+    file,
+    kafka,
     onAttention: attentionOnStderr({ json: terminal.json || !process.stderr.isTTY, yellow, dim }),
   })
-  return { instance, dataDir, log: config.log }
+  return { instance, dataDir, log: settings.log, kafkaTypes: Object.keys(config.kafkaTypes(file)) }
 }
 
-function sayReady(
-  { url, logPath }: Instance,
-  dataDir: string,
+async function sayReady(
+  { instance, dataDir, kafkaTypes }: Begun,
   reached: LogReached,
   terminal: Terminal,
-): void {
-  terminal.result({ ready: true, url, pid: process.pid, dataDir, ...reached }, () => {
+): Promise<void> {
+  const { url, logPath, kafkaBrokers } = instance
+  const told = { ready: true, url, pid: process.pid, dataDir, ...reached, kafkaBrokers, kafkaTypes }
+  terminal.result(told, () => {
     const address = terminal.colors.bold(terminal.colors.cyan(url))
-    const elsewhere = reached.log === 'postgres' ? '' : `, event log at ${reached.log}`
-    return `rollcall is ready at ${address} (data in ${dataDir}${elsewhere}, stop with Ctrl-C)`
+    const parts = [
+      `data in ${dataDir}`,
+      ...(reached.log === 'postgres' ? [] : [`event log at ${reached.log}`]),
+      ...(kafkaBrokers.length === 0 ? [] : [`Kafka at ${kafkaBrokers.join(',')}`]),
+      'stop with Ctrl-C',
+    ]
+    return `rollcall is ready at ${address} (${parts.join(', ')})`
   })
+  const { sayHowToUse } = await import('../kafka-choice.ts')
+  sayHowToUse(kafkaBrokers, kafkaTypes, terminal)
   terminal.hint(`its log is ${logPath}; in another terminal try: ${SELF} submit echo '"hello"'`)
 }
 

@@ -11,6 +11,8 @@ interface WorkerOptions {
   exec: string
   concurrency: number
   name?: string
+  kafkaBrokers?: string[]
+  confirm?: 'api' | 'none'
   drain: number
   grace: number
 }
@@ -38,6 +40,17 @@ export function addWorker(program: Command): void {
     .requiredOption('--exec <command>', 'the program, with its arguments')
     .option('--concurrency <n>', 'programs at once', wholeNumber(1, 1_000), 1)
     .option('--name <name>', "the worker's name in histories (default: host, pid and a random part)")
+    .option(
+      '--kafka-brokers <addresses>',
+      'take tasks from Kafka, host:port, instead of claiming them over HTTP',
+      collect,
+    )
+    .addOption(
+      new Option(
+        '--confirm <who>',
+        'with Kafka: the service confirms that a task is ours before the program runs, and tells of cancels; or nobody (default: api)',
+      ).choices(['api', 'none']),
+    )
     .addOption(
       new Option('--drain <duration>', 'how long running programs may go on when the worker is stopped')
         .argParser(parseDuration)
@@ -71,6 +84,7 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
   ])
   const fault = await commandFault(options.exec)
   if (fault !== null) throw usageError(`--exec ${JSON.stringify(options.exec)} cannot be run: ${fault}.`)
+  const source = await sourceOf(options, url)
 
   const signals = stopSignals()
   let sayGone: (why: string) => void = () => {}
@@ -84,7 +98,7 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
     onGone: sayGone,
   })
   const worker = createWorker({
-    url,
+    ...source.options,
     types: Object.fromEntries(options.type.map(type => [type, handler.handle])),
     concurrency: options.concurrency,
     // What runs when the time is over is ended below, before the tasks go back.
@@ -95,7 +109,7 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
   // Whatever ends this process, an error nobody caught included: its programs end with it.
   process.on('exit', () => handler.killAll())
   worker.start()
-  terminal.hint(`${worker.name} works on ${options.type.join(', ')} from ${url} (stop with Ctrl-C)`)
+  terminal.hint(`${worker.name} works on ${options.type.join(', ')} from ${source.from} (stop with Ctrl-C)`)
 
   const why = await Promise.race([signals.asked.then(() => null), gone])
   terminal.hint('stopping: what runs may finish…')
@@ -108,6 +122,26 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
   await stopped
   if (why !== null) throw usageError(`--exec ${JSON.stringify(options.exec)} cannot be run any more: ${why}.`)
   process.exit(EXIT.ok)
+}
+
+/** Where tasks come from, and as whom Kafka is spoken to: that is set in the environment. */
+async function sourceOf(options: WorkerOptions, url: string) {
+  const { kafkaBrokers, confirm } = options
+  if (!kafkaBrokers) {
+    if (confirm) throw usageError('--confirm is for tasks that come through Kafka: add --kafka-brokers.')
+    return { options: { url }, from: url }
+  }
+  const [{ readEnvironment, serviceConfig }, { onlyKafka }] = await Promise.all([
+    import('../../runtime/config.ts'),
+    import('../kafka-choice.ts'),
+  ])
+  const noDatabase = { databaseUrl: 'postgres://none' }
+  const config = serviceConfig({ kafkaBrokers }, onlyKafka(readEnvironment()), noDatabase)
+  const kafka = { brokers: config.kafkaBrokers, ...config.kafkaSecurity, confirm: confirm ?? 'api' }
+  const from = `Kafka at ${config.kafkaBrokers.join(',')}`
+  return confirm === 'none'
+    ? { options: { kafka }, from }
+    : { options: { url, kafka }, from: `${from}, confirmed by ${url}` }
 }
 
 /** Resolves when nothing runs, after `ms`, or when it is to be quick, and says whether it is. */

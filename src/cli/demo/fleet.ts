@@ -6,6 +6,8 @@ import { fileURLToPath } from 'node:url'
 
 export interface FleetOptions {
   url: string
+  /** Where tasks come from; if none, from the service. */
+  kafkaBrokers: readonly string[]
   folder: string
   picturesUrl: string
   concurrency: number
@@ -40,23 +42,16 @@ export class Fleet {
 
   /** @returns the new worker's name */
   start(): string {
-    const { url, folder, picturesUrl, concurrency } = this.#options
+    const { url, kafkaBrokers, folder, picturesUrl, concurrency } = this.#options
     const name = `painter-${++this.#started}`
-    const args = ['--name', name, '--folder', folder, '--pictures-url', picturesUrl]
-    const child = spawn(
-      process.execPath,
-      [
-        ...process.execArgv,
-        program(),
-        'demo-worker',
-        '--url',
-        url,
-        '--concurrency',
-        String(concurrency),
-        ...args,
-      ],
-      { stdio: ['pipe', 'ignore', this.#logFd] },
-    )
+    const args = [
+      ...['demo-worker', '--url', url, '--concurrency', String(concurrency)],
+      ...['--name', name, '--folder', folder, '--pictures-url', picturesUrl],
+      ...(kafkaBrokers.length > 0 ? ['--kafka-brokers', kafkaBrokers.join(',')] : []),
+    ]
+    const child = spawn(process.execPath, [...process.execArgv, program(), ...args], {
+      stdio: ['pipe', 'ignore', this.#logFd],
+    })
     // Its end is noticed by `exited`; a start that failed has none.
     const exited = new Promise<void>(resolve => {
       child.once('exit', () => resolve())

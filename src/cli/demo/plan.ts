@@ -40,6 +40,14 @@ const MANY_ATTEMPTS = 10
 /** Waits until it is cancelled. */
 const LONG_MS = 60 * 60 * 1_000
 
+/**
+ * How the demo's tasks go through Kafka: few at a time, so that even a slow machine begins them before they would be
+ * offered again, and several partitions for each worker.
+ */
+export const kafkaTypes = (workers: number) => ({
+  [TASK_TYPE]: { kafka: { maxOutstanding: 8 * workers, partitions: 2 * workers, offerHoldMs: 20_000 } },
+})
+
 /** The plan for so many tasks (at least one of every fate). */
 export function planTasks(count: number): PlannedTask[] {
   const fates = fatesFor(count)

@@ -46,6 +46,9 @@ export function reportText(report: DemoReport, colors: Colors): string {
       'workers killed or hung; the tasks went on elsewhere',
     ),
     row('late results', rollCall.lateResults, 'kept in the history, without effect'),
+    ...(rollCall.throughKafka > 0
+      ? [row('reported through Kafka', rollCall.throughKafka, 'events; the tasks were handed out through it')]
+      : []),
     row('pictures fetched', pictures.checked, 'every resultUrl was asked for its PNG'),
     '',
     zero('missing', rollCall.missing),

@@ -1,4 +1,5 @@
 /** The roll call: what became of every accepted task, read from the streams and from nobody's counters. */
+import type { Source } from '../../domain/events.ts'
 import type { Task } from '../../domain/task.ts'
 import { auditLog } from '../../engine/audit.ts'
 import { streamOf } from '../../eventlog/codec.ts'
@@ -18,6 +19,8 @@ export interface RollCall {
   attemptsLostToLeases: number
   /** Results that came after their attempt had ended; kept, and without effect. */
   lateResults: number
+  /** Events that workers reported through Kafka; the others came over HTTP or are the timers'. */
+  throughKafka: number
   events: number
   /** Ids of accepted tasks without a stream, or still open. */
   missing: string[]
@@ -79,16 +82,18 @@ const PAGE = 100
 async function countEvents(log: EventLog, ids: readonly string[]) {
   let attemptsLostToLeases = 0
   let lateResults = 0
+  let throughKafka = 0
   for (let at = 0; at < ids.length; at += PAGE) {
     const page = ids.slice(at, at + PAGE).map(id => ({ stream: streamOf(id), fromRevision: 0 }))
     for (const events of (await log.readStreams(page)).values())
-      for (const { type, data } of events) {
+      for (const { type, data, metadata } of events) {
+        if ((JSON.parse(metadata) as { source: Source }).source === 'kafka') throughKafka++
         if (type === 'LateResultRecorded') lateResults++
         else if (type === 'TaskAttemptTimedOut' || type === 'TaskTimedOut')
           if ((JSON.parse(data) as { timer: string }).timer === 'lease') attemptsLostToLeases++
       }
   }
-  return { attemptsLostToLeases, lateResults }
+  return { attemptsLostToLeases, lateResults, throughKafka }
 }
 
 function countBy(keys: readonly string[]): Record<string, number> {

@@ -35,7 +35,8 @@ export async function runPlan(parts: DemoParts): Promise<string[]> {
   const { instance, fleet, plan, display, signal } = parts
   const client = createClient({ url: instance.url })
   for (let worker = 0; worker < parts.workers; worker++) fleet.start()
-  display.event(`${parts.workers} workers are started, each a process of its own`)
+  const fed = instance.kafkaBrokers.length > 0 ? ', fed by Kafka' : ''
+  display.event(`${parts.workers} workers are started, each a process of its own${fed}`)
   const ids = await submitAll(client, plan)
   display.event(`${ids.length} tasks are accepted`)
 

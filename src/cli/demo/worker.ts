@@ -14,17 +14,22 @@ export interface DemoWorkerOptions {
   /** Where the pictures go, and under which address they are found. */
   folder: string
   picturesUrl: string
+  /** Where tasks come from, if not from the service. */
+  kafkaBrokers?: string[]
 }
 
 /** A picture that is to be cancelled takes so long that it is; if nobody does, it fails. */
 const SLOW = { steps: 120, stepMs: 250 }
 const DRAIN_MS = 2_000
+/** As short as a broker allows: the messages of a killed worker go to the others when its session has ended. */
+const SESSION = { sessionMs: 6_000, heartbeatMs: 1_000 }
 
 /** Works until this process is told to stop, or its parent is gone. */
 export async function runDemoWorker(options: DemoWorkerOptions): Promise<void> {
-  const { url, name, concurrency } = options
+  const { url, name, concurrency, kafkaBrokers: brokers } = options
   const worker = createWorker({
     url,
+    ...(brokers && { kafka: { brokers, timeouts: SESSION } }),
     worker: name,
     concurrency,
     drainMs: DRAIN_MS,
