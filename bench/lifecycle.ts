@@ -20,6 +20,7 @@ import {
   WORKER_LOOPS,
 } from './load.ts'
 import type { PeerFigures } from './peer-process.ts'
+import type { ServiceSettings } from './service-process.ts'
 import { type BenchResult, machine, mean, median, poster, round, treeCpuSeconds } from './support.ts'
 
 const LEASE_TOKEN = 'bench-lease-token-0000'
@@ -37,11 +38,14 @@ interface Service {
   ask<T>(what: 'usage' | 'lag' | 'stop'): Promise<T>
 }
 
-export async function startBenchService(): Promise<Service & { stop(): Promise<void> }> {
+/** @param given settings of a service with Kafka; by default one without */
+export async function startBenchService(
+  given: ServiceSettings | null = null,
+): Promise<Service & { stop(): Promise<void> }> {
   const dataDir = mkdtempSync(join(tmpdir(), 'rollcall-bench-'))
   const child = fork(
     fileURLToPath(new URL('./service-process.ts', import.meta.url)),
-    [dataDir, join(dataDir, 'service.log')],
+    [dataDir, join(dataDir, 'service.log'), ...(given ? [JSON.stringify(given)] : [])],
     {
       execArgv: ['--import=tsx', '--expose-gc', '--max-semi-space-size=32'],
     },

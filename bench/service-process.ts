@@ -4,22 +4,30 @@
  */
 
 import { destination } from 'pino'
-import { readConfigFile, serviceConfig } from '../src/runtime/config.ts'
+import { fileConfigSchema, serviceConfig } from '../src/runtime/config.ts'
 import { startEmbeddedPostgres } from '../src/runtime/embedded-postgres.ts'
 import { createLogger } from '../src/runtime/logging.ts'
 import { migrate } from '../src/runtime/migrate.ts'
 import { startService } from '../src/runtime/service.ts'
 
-const [dataDir, logFile] = process.argv.slice(2)
+/** What a bench may set besides. */
+export interface ServiceSettings {
+  kafkaBrokers: readonly string[]
+  /** As in the configuration file. */
+  types: Record<string, unknown>
+}
+
+const [dataDir, logFile, given] = process.argv.slice(2)
 if (!dataDir || !logFile || !process.send) throw new Error('this program is started by the bench')
 
 const postgres = await startEmbeddedPostgres({ dataDir })
 await migrate(postgres.url)
 const logLevel = 'info'
+const { kafkaBrokers, types }: ServiceSettings = given ? JSON.parse(given) : { kafkaBrokers: [], types: {} }
 const logger = createLogger(logLevel, destination({ dest: logFile, sync: false, minLength: 4096 }))
 const service = await startService({
-  ...serviceConfig({ databaseUrl: postgres.url, port: 0, logLevel }),
-  file: readConfigFile(undefined),
+  ...serviceConfig({ databaseUrl: postgres.url, port: 0, logLevel, kafkaBrokers }),
+  file: fileConfigSchema.parse({ types }),
   logger,
 })
 process.on('message', (message: { ask: 'usage' | 'stop' | 'lag' }) => void answer(message.ask))
