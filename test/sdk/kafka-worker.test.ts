@@ -152,6 +152,11 @@ t.test('two workers share a type: each task is done once, by no more at once tha
   )
   t.equal(runs.size, 60)
   t.ok([...runs.values()].every(count => count === 1))
+  // The slots of a worker are shared by its partitions: none was started that could not be begun.
+  t.strictSame(
+    both.map(({ counts }) => counts.released),
+    [0, 0],
+  )
   t.ok(startsOf(`${type}-0`).every(({ tasks }) => (tasks as unknown[]).length <= 3))
 })
 
