@@ -19,6 +19,9 @@ const sasl = (mechanism: (typeof SASL_MECHANISMS)[number], password = USER.passw
 })
 type Security = Pick<KafkaOptions, 'tls' | 'sasl'>
 
+/** A handshake takes its time on a busy machine, and what is asked here is why it fails. */
+const PATIENT = { connectMs: 5_000, requestMs: 10_000, sendMs: 20_000 }
+
 /** For a file of Java's properties: one line. */
 const line = (pem: string): string => pem.trim().replaceAll(/\r?\n/g, '\\n')
 
@@ -94,7 +97,7 @@ t.test('TLS and passwords: who fits works, and who does not is told why', async 
   ]
   for (const [what, address, security] of works)
     await t.test(what, async t => {
-      const { broker, lines } = open(t, { brokers: [address] }, {}, security)
+      const { broker, lines } = open(t, { brokers: [address] }, PATIENT, security)
       const topic = uniqueName('secure')
       await broker.ensureTopics([{ name: topic, partitions: 1, compacted: false }])
       await broker.send(topic, [record('a')])
@@ -128,7 +131,7 @@ t.test('TLS and passwords: who fits works, and who does not is told why', async 
   ]
   await Promise.all(
     wrong.map(async ([what, address, security, reason]) => {
-      const { broker, lines } = open(t, { brokers: [address] }, {}, security)
+      const { broker, lines } = open(t, { brokers: [address] }, PATIENT, security)
       await t.rejects(
         broker.send('any', [record('a')]),
         { code: 'broker_unavailable', message: reason },
