@@ -17,6 +17,19 @@ export type WorkerAnswer =
       revision: number | null
     }
   | { of: 'heartbeat'; taskId: string; said: string }
+  /** The service has answered that the attempt is the worker's. */
+  | { of: 'start'; worker: string; taskId: string; attempt: number }
+  /** A handler was given the task; `answered`: not before the service had answered its START. */
+  | { of: 'begun'; worker: string; taskId: string; attempt: number; digest: string; answered: boolean }
+  /** The broker has taken what the worker says of its task. */
+  | {
+      of: 'record'
+      taskId: string
+      attempt: number
+      commandId: string
+      trigger: string
+      leaseTokenHash: string
+    }
 
 /** A task, as its client knows it. */
 export interface SubmittedTask {

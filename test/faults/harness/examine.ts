@@ -7,6 +7,8 @@ import { decodeEvent, taskIdOf } from '../../../src/eventlog/codec.ts'
 import type { EventLog, StoredEvent } from '../../../src/eventlog/event-log.ts'
 import { differences } from '../../support/compare.ts'
 import { type ClientAnswers, digestOf, noteOf, resultOf, type WorkerAnswer } from './answers.ts'
+import { brokenRecords, wrongLetters, wrongStatuses } from './kafka-examine.ts'
+import type { KafkaTraffic } from './kafka-traffic.ts'
 import { type Payload, PROGRAMS } from './plan.ts'
 
 /** What was found, one line each; all of them are to be empty. */
@@ -25,6 +27,10 @@ export interface Findings {
   answersBroken: string[]
   /** Work state of tasks that are finished; tasks set aside. */
   leftovers: string[]
+  /** Bad records that are no dead letters, or other bytes; good ones that are. */
+  letters: string[]
+  /** What was published last of a task is not how it stands. */
+  statuses: string[]
 }
 
 export interface Examined {
@@ -45,13 +51,14 @@ interface Stream extends AuditedTask {
   events: number
   history: readonly RecordedEvent[]
 }
-type Streams = ReadonlyMap<string, Stream>
+export type Streams = ReadonlyMap<string, Stream>
 
 export async function examine(
   pool: Pool,
   log: EventLog,
   clients: ClientAnswers,
   workers: readonly WorkerAnswer[],
+  traffic: KafkaTraffic | null,
 ): Promise<Examined> {
   const [audit, histories] = await Promise.all([auditLog(log, null), readHistories(log)])
   const streams: Streams = new Map(
@@ -67,8 +74,11 @@ export async function examine(
       ...clients.strange.map(message => `a client cannot make sense of this answer: ${message}`),
       ...brokenClientAnswers(streams, clients),
       ...brokenWorkerAnswers(streams, workers),
+      ...brokenRecords(streams, workers),
     ],
     leftovers: await leftovers(pool, streams),
+    letters: await wrongLetters(pool, traffic?.garbage ?? new Map()),
+    statuses: traffic?.readsStatus ? [...wrongStatuses(streams, traffic.statuses)] : [],
   }
   return { findings, ...figures(streams) }
 }
@@ -217,14 +227,16 @@ function* brokenWorkerAnswers(streams: Streams, answers: readonly WorkerAnswer[]
   for (const answer of answers) {
     const { taskId } = answer
     const stream = streams.get(taskId)
-    if (answer.of === 'claim') {
-      const { attempt, worker, digest } = answer
+    if (answer.of === 'record') continue
+    if (answer.of === 'claim' || answer.of === 'start' || answer.of === 'begun') {
+      const { attempt, worker } = answer
       const started = stream?.history.some(
         ({ event }) =>
           event.type === 'TaskStarted' && event.data.attempt === attempt && event.data.worker === worker,
       )
-      if (!started) yield `attempt ${attempt} of task ${taskId} was handed to ${worker} and never started`
-      if (digestOf(payloadOf(stream)) !== digest)
+      if (!started && !(answer.of === 'begun' && !answer.answered))
+        yield `attempt ${attempt} of task ${taskId} was handed to ${worker} and never started`
+      if (answer.of !== 'start' && digestOf(payloadOf(stream)) !== answer.digest)
         yield `task ${taskId} was handed to ${worker} with another payload`
     } else if (answer.of === 'heartbeat') {
       if (stream?.task?.status !== 'CANCELLED')

@@ -1,7 +1,7 @@
 /** What a log server of its own is ordered to do wrong. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { SpawnedEventStoreDBDouble } from '../../support/eventstoredb-double/spawn.ts'
-import type { LogFaultKind } from './plan.ts'
+import type { LogFaultKind } from './kinds.ts'
 
 /** The second answer comes when the first was handled. */
 const SECOND_ANSWER_MS = 20

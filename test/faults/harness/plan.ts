@@ -2,84 +2,8 @@
  * The plan of a fault run: which fault strikes what and when, who submits what and what else is asked of it. Pure:
  * the same seed and seconds give the same plan. What the processes make of it, step by step, is the machine's.
  */
+import { type BrokerKind, type FaultKind, type FaultKindPlan, kindsOf, type LogKind } from './kinds.ts'
 import { bagOf, Random } from './random.ts'
-
-export const SERVICES = ['a', 'b', 'c'] as const
-export const WORKERS = ['worker-0', 'worker-1', 'worker-2', 'worker-3'] as const
-/** Every network between two parts: a service and its database, the clients and an API, a worker and both APIs. */
-export const LINKS = ['db-a', 'db-b', 'db-c', 'front-a', 'front-b', ...WORKERS] as const
-/** And those to a log server of its own. */
-export const LOG_LINKS = ['log-a', 'log-b', 'log-c'] as const
-export const LOGS = ['postgres', 'eventstoredb'] as const
-/** Where the log is. */
-export type LogKind = (typeof LOGS)[number]
-export type ServiceName = (typeof SERVICES)[number]
-export type WorkerName = (typeof WORKERS)[number]
-export type LinkName = (typeof LINKS)[number] | (typeof LOG_LINKS)[number]
-
-export interface FaultKindPlan {
-  targets: readonly string[]
-  /** How long it lasts, or the time until what was ended is started again. */
-  forMs: readonly [number, number]
-  /** Answers to lose, milliseconds to delay. */
-  amount?: readonly [number, number]
-}
-
-const POSTGRES = ['postgres'] as const
-
-/** The longest are longer than any lease: those of tasks are 2 to 5 s, the projector's is 5 s. */
-export const FAULT_KINDS = {
-  kill_service: { targets: SERVICES, forMs: [100, 5_000] },
-  stop_service: { targets: SERVICES, forMs: [1_000, 20_000] },
-  kill_worker: { targets: WORKERS, forMs: [100, 5_000] },
-  stop_worker: { targets: WORKERS, forMs: [1_000, 20_000] },
-  /** An immediate shutdown: its processes end at once, the next start recovers. */
-  postgres_quit: { targets: POSTGRES, forMs: [0, 5_000] },
-  /** SIGKILL of the postmaster: its children are still there for a moment. */
-  postgres_kill: { targets: POSTGRES, forMs: [0, 5_000] },
-  /** A fast shutdown, as an operator does it. */
-  postgres_restart: { targets: POSTGRES, forMs: [0, 3_000] },
-  cut: { targets: LINKS, forMs: [0, 0] },
-  /** Half open: no byte passes and nobody is told; what waits arrives late. */
-  hold: { targets: LINKS, forMs: [1_000, 12_000] },
-  lose_answers: { targets: LINKS, forMs: [1_000, 4_000], amount: [1, 6] },
-  slow: { targets: LINKS, forMs: [2_000, 8_000], amount: [20, 400] },
-  refuse: { targets: LINKS, forMs: [500, 8_000] },
-} as const satisfies Record<string, FaultKindPlan>
-
-const LOG_SERVER = ['eventstoredb'] as const
-/** What a log server does beyond what its links do. Its double keeps the log in memory, so it is never killed. */
-export const LOG_FAULT_KINDS = {
-  /** Every call and connection dies, and what only memory held is forgotten. */
-  log_restart: { targets: LOG_SERVER, forMs: [0, 5_000] },
-  /**
-   * Requests are taken and neither stored nor answered until it goes on. Always for longer than an append waits: what was
-   * given up meanwhile is never stored, and a service that takes the silence for success loses it.
-   */
-  log_stall: { targets: LOG_SERVER, forMs: [3_500, 9_000] },
-  log_lose_acks: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
-  /** Answers come so many milliseconds later; appends are given up after 3,000. */
-  log_late: { targets: LOG_SERVER, forMs: [1_000, 6_000], amount: [100, 4_000] },
-  /** Stored all the same. */
-  log_timeouts: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
-  log_busy: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
-  log_answers_twice: { targets: LOG_SERVER, forMs: [0, 0], amount: [1, 20] },
-  /** Without a word: followers have to notice. */
-  log_drops_subscriptions: { targets: LOG_SERVER, forMs: [0, 0] },
-  log_ends_subscriptions: { targets: LOG_SERVER, forMs: [0, 0] },
-} as const satisfies Record<string, FaultKindPlan>
-export type LogFaultKind = keyof typeof LOG_FAULT_KINDS
-export type FaultKind = keyof typeof FAULT_KINDS | LogFaultKind
-
-/** The kinds of a run. Links to the log server take turns with the others. */
-export function kindsOf(log: LogKind): Record<string, FaultKindPlan> {
-  if (log === 'postgres') return FAULT_KINDS
-  const kinds = Object.entries(FAULT_KINDS).map(([kind, plan]: [string, FaultKindPlan]) => [
-    kind,
-    plan.targets === LINKS ? { ...plan, targets: [...LINKS, ...LOG_LINKS] } : plan,
-  ])
-  return { ...Object.fromEntries(kinds), ...LOG_FAULT_KINDS }
-}
 
 export interface Fault {
   kind: FaultKind
@@ -148,12 +72,16 @@ export interface PlannedSubmit {
 
 export interface Plan {
   log: LogKind
+  /** Left out where there is none. */
+  broker?: Exclude<BrokerKind, 'none'>
   seed: number
   seconds: number
   faults: Fault[]
   submits: PlannedSubmit[]
 }
 
+/** What workers claim, and a broker hands out. */
+export const TASK_TYPE = 'faults.task'
 const TASKS_PER_SECOND = 15
 const QUIET_START_MS = 2_000
 const GAP_MS = [200, 2_400] as const
@@ -170,14 +98,20 @@ const TEXTS = [
 ]
 
 /** @throws RangeError for seconds that leave no room for faults */
-export function makePlan(seed: number, seconds: number, log: LogKind = 'postgres'): Plan {
+export function makePlan(
+  seed: number,
+  seconds: number,
+  log: LogKind = 'postgres',
+  broker: BrokerKind = 'none',
+): Plan {
   if (!(seconds >= 10)) throw new RangeError(`a fault run takes 10 seconds at least, not ${seconds}`)
   // Two sources, so that neither list changes when the other draws more.
   return {
     log,
+    ...(broker === 'none' ? {} : { broker }),
     seed,
     seconds,
-    faults: planFaults(new Random(seed), seconds * 1_000, kindsOf(log)),
+    faults: planFaults(new Random(seed), seconds * 1_000, kindsOf(log, broker)),
     submits: planSubmits(new Random(seed ^ 0x5bd1e995), seed, seconds * 1_000),
   }
 }
@@ -234,7 +168,7 @@ function planTask(random: Random, seed: number, number: number, program: Program
   const long = random.chance(0.02)
   return {
     key,
-    type: program === 'unclaimed' ? 'faults.nobody' : 'faults.task',
+    type: program === 'unclaimed' ? 'faults.nobody' : TASK_TYPE,
     payload: {
       number,
       program,

@@ -2,13 +2,14 @@
 import { Command, Option } from 'commander'
 import { wholeNumber } from '../../../src/cli/values.ts'
 import { type FaultReport, faultRun } from './fault-run.ts'
-import { LOGS, type LogKind } from './plan.ts'
+import { BROKERS, type BrokerKind, LOGS, type LogKind } from './kinds.ts'
 
 const DEFAULT_SECONDS = 60
 const SEED_MAX = 999_999_999
 
 interface Options {
   log: LogKind
+  broker: BrokerKind
   seed?: number
   minutes?: number
   seconds?: number
@@ -32,13 +33,18 @@ await new Command('faults')
       .choices(LOGS)
       .default('postgres'),
   )
+  .addOption(
+    new Option('--broker <kind>', 'with a message broker, by which tasks are handed out and come back')
+      .choices(BROKERS)
+      .default('none'),
+  )
   .option('--json', 'print one JSON object; progress goes to stderr either way')
   .option('--keep', 'keep data and logs also where nothing was found')
-  .action(async ({ log: on, seed, minutes, seconds, json, keep = false }: Options) => {
+  .action(async ({ log: on, broker, seed, minutes, seconds, json, keep = false }: Options) => {
     const report = await faultRun(
       seed ?? Math.floor(Math.random() * SEED_MAX),
       minutes === undefined ? (seconds ?? DEFAULT_SECONDS) : minutes * 60,
-      { on, log: line => process.stderr.write(`${line}\n`), keep },
+      { on, broker, log: line => process.stderr.write(`${line}\n`), keep },
     )
     process.stdout.write(json ? `${JSON.stringify(report)}\n` : summaryOf(report))
     process.exitCode = report.verdict === 'ok' ? 0 : 1
@@ -46,7 +52,7 @@ await new Command('faults')
   .parseAsync()
 
 function summaryOf(report: FaultReport): string {
-  const { log, seed, seconds, found, folder, faults, verdict, ...figures } = report
+  const { log, broker, seed, seconds, found, folder, faults, verdict, ...figures } = report
   const text = (value: unknown): string =>
     typeof value === 'object' && value !== null
       ? Object.entries(value)
@@ -54,7 +60,7 @@ function summaryOf(report: FaultReport): string {
           .join(', ')
       : String(value)
   return [
-    `seed ${seed}, log in ${log}, ${seconds} s of faults: ${verdict}`,
+    `seed ${seed}, log in ${log}, broker ${broker}, ${seconds} s of faults: ${verdict}`,
     `  faults: ${text(faults)}`,
     ...Object.entries(figures).map(([name, value]) => `  ${name}: ${text(value)}`),
     ...found.map(line => `  - ${line}`),

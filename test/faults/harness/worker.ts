@@ -1,10 +1,13 @@
 /**
- * A worker of a fault run, as a process of its own: `worker.ts <url> <name> <answers file>`. What it does is in the
- * payload. Whatever the service answers it is written down at once, so that it can be held against the streams.
+ * A worker of a fault run, as a process of its own: `worker.ts <url> <name> <answers file> [<broker> <confirm>]`. What it
+ * does is in the payload. Whatever service and broker answer it is written down at once, so that it can be held against
+ * the streams.
  */
 import { openSync, writeSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { Kafka, type ProducerRecord } from 'kafkajs'
 import type { ClaimAnswer, HeartbeatAnswer, ReportsAnswer } from '../../../src/api/schemas/workers.ts'
+import { WORKER_EVENTS } from '../../../src/broker/topics.ts'
 import { nodeTransport } from '../../../src/sdk/node-transport.ts'
 import {
   createWorker,
@@ -13,12 +16,15 @@ import {
   runWorkerUntilSignal,
   type Task,
 } from '../../../src/sdk/worker.ts'
+import { hashToken } from '../../../src/workers/worker-events.ts'
 import type { WorkerAnswer } from './answers.ts'
 import { digestOf, resultOf } from './answers.ts'
-import type { Payload } from './plan.ts'
+import { type Payload, TASK_TYPE } from './plan.ts'
 
-const [url = '', name = '', answersPath = ''] = process.argv.slice(2)
+const [url = '', name = '', answersPath = '', broker, confirm] = process.argv.slice(2)
 const answers = openSync(answersPath, 'a')
+/** In this time a message that was begun is passed, but for a broker that is away. */
+const PASSED_MS = 500
 
 /** One line in one write: a SIGKILL leaves it whole or not at all, and what is cut off spoils no other line. */
 function note(lines: readonly WorkerAnswer[]): void {
@@ -44,7 +50,17 @@ function noteAnswer(path: string, sent: string, received: string): void {
         digest: digestOf(payload),
       })),
     )
-  else if (path.endsWith('/report')) {
+  else if (path.endsWith('/start')) {
+    const { results } = answer as { results: { taskId: string; kind: string }[] }
+    const { tasks } = JSON.parse(sent) as { tasks: { attempt: number }[] }
+    note(
+      results.flatMap(({ taskId, kind }, index) =>
+        kind === 'refused'
+          ? []
+          : [{ of: 'start' as const, worker: name, taskId, attempt: tasks[index]!.attempt }],
+      ),
+    )
+  } else if (path.endsWith('/report')) {
     const { reports } = JSON.parse(sent) as { reports: SentReport[] }
     note(
       (answer as ReportsAnswer).results.map((result, index) => {
@@ -86,14 +102,58 @@ const listening: typeof fetch = async (input, init) => {
   })
 }
 
-async function work({ payload, attempt }: Task<Payload>, context: HandlerContext): Promise<unknown> {
+/** What the broker has taken, whichever part of the SDK sent it. */
+function noteRecords({ topic, messages }: ProducerRecord): void {
+  if (topic !== WORKER_EVENTS) return
+  note(
+    messages.map(({ value }) => {
+      const { leaseToken, taskId, attempt, commandId, trigger } = JSON.parse(String(value)) as SentReport & {
+        leaseToken: string
+      }
+      const leaseTokenHash = hashToken(leaseToken)
+      return { of: 'record', taskId, attempt, commandId, trigger, leaseTokenHash }
+    }),
+  )
+}
+
+/** The SDK's own way to the broker, listened to. */
+function listenToProducers(): void {
+  const make = Kafka.prototype.producer
+  Kafka.prototype.producer = function (...given) {
+    const producer = make.apply(this, given)
+    const { send } = producer
+    producer.send = async record => {
+      const said = await send(record)
+      noteRecords(record)
+      return said
+    }
+    producer.sendBatch = () => Promise.reject(new Error('bug: nobody listens to this'))
+    return producer
+  }
+}
+
+/**
+ * One that asks nobody before it begins gets a message again that was not passed before it died, and would die of it again
+ * and again: nobody tells it that the task has gone elsewhere.
+ */
+async function die(): Promise<void> {
+  if (confirm === 'none') await sleep(PASSED_MS)
+  process.kill(process.pid, 'SIGKILL')
+}
+
+async function work(task: Task<Payload>, context: HandlerContext): Promise<unknown> {
+  const { taskId, payload, attempt } = task
+  if (broker) {
+    const answered = confirm === 'api'
+    note([{ of: 'begun', worker: name, taskId, attempt, digest: digestOf(payload), answered }])
+  }
   const { program, workMs } = payload
   const { signal, step, progress } = context
   switch (program) {
     case 'dies':
-      return process.kill(process.pid, 'SIGKILL')
+      return die()
     case 'dies_first':
-      if (attempt === 1) return process.kill(process.pid, 'SIGKILL')
+      if (attempt === 1) return die()
       break
     case 'late':
       // Nothing of this process moves meanwhile, the heartbeats of everything else in hand neither.
@@ -119,14 +179,16 @@ async function work({ payload, attempt }: Task<Payload>, context: HandlerContext
   return resultOf(payload)
 }
 
+if (broker) listenToProducers()
 const worker = createWorker({
   url,
+  ...(broker ? { kafka: { brokers: [broker], confirm: confirm === 'none' ? 'none' : 'api' } } : {}),
   worker: name,
   concurrency: 24,
   drainMs: 1_000,
   waitMs: 5_000,
   fetch: listening,
-  types: { 'faults.task': work },
+  types: { [TASK_TYPE]: work },
 })
 
 worker.start()
