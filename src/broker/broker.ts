@@ -42,14 +42,24 @@ export interface Consumer {
   stop(): Promise<void>
 }
 
+/** Less than the whole of a batch. */
+export interface HandledPart {
+  /** How many of its first records are handled, at least one; the others are handed on again at once. */
+  count: number
+  /** Called when the place was moved behind them, or when that failed: then they come again to whoever is next. */
+  onPassed: () => void
+}
+
 export interface Consuming {
   group: string
   topics: readonly string[]
   /**
-   * Handles a batch of one partition, one batch at a time per partition. Only when it resolves is the batch passed; when
-   * it rejects the same records come again, after a pause that grows. The signal fires when a stop waits no longer.
+   * Handles a batch of one partition, one batch at a time per partition. Only when it resolves is the batch passed, or as
+   * much of it as it says; when it rejects the same records come again, after a pause that grows. The signal fires when a
+   * stop waits no longer.
    */
-  onBatch: (records: readonly IncomingRecord[], signal: AbortSignal) => Promise<void>
+  // biome-ignore lint/suspicious/noConfusingVoidType: most handle the whole batch and have nothing to say.
+  onBatch: (records: readonly IncomingRecord[], signal: AbortSignal) => Promise<HandledPart | void>
   /** At most so many are handed on, and then passed, at once; 500 where it is left out. */
   recordsAtOnce?: number
 }

@@ -147,7 +147,7 @@ export const postgresPid = async (dataDir: string): Promise<number> =>
 export async function eventually(
   what: string,
   holds: () => boolean | Promise<boolean>,
-  ms = 15_000,
+  ms = 60_000,
 ): Promise<void> {
   const deadline = performance.now() + ms
   while (!(await holds())) {

@@ -9,7 +9,7 @@ import { messageOf, startKafkaFixture } from './kafka-fixture.ts'
 import { startWorkerProcess } from './process.ts'
 
 const START = '/v1/workers/start'
-const TYPES = 15
+const TYPES = 18
 
 const fixture = await startKafkaFixture(t, TYPES)
 if (!fixture) process.exit()
@@ -311,6 +311,23 @@ t.test('a worker that never started stops, and one that starts and stops at once
   const other = worker(t, { [type]: () => null })
   await other.stop()
   t.match([made.counts, other.counts], [{ claimed: 0 }, { claimed: 0 }])
+})
+
+t.test('with nobody to confirm, a task that ends its worker does not come to the next one again', async t => {
+  const [quick, endless, deadly] = [aType(), aType(), aType()]
+  const { exited } = startWorkerProcess(t, [
+    ...[proxy.url, '1000', quick, endless],
+    ...[brokers.join(','), deadly],
+  ])
+  await client.submit({ type: deadly })
+  t.strictSame(await exited, [null, 'SIGKILL'])
+  const admin = new kafkajs.Kafka({ brokers: [...brokers], logLevel: kafkajs.logLevel.NOTHING }).admin()
+  await admin.connect()
+  t.teardown(() => admin.disconnect())
+  const topic = tasksTopic(deadly)
+  const [places] = await admin.fetchOffsets({ groupId: `rollcall.workers.${deadly}`, topics: [topic] })
+  const passed = places!.partitions.filter(({ offset }) => Number(offset) > 0)
+  t.equal(passed.length, 1, 'its message was passed before its handler began')
 })
 
 t.test('a worker process ends in order on SIGTERM, and nothing keeps it', async t => {

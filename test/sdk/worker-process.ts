@@ -1,13 +1,15 @@
 /** A worker as a process of its own, for the tests that send it signals. It tells its parent what happens. */
 import { createWorker, type HandlerContext, runWorkerUntilSignal, type Task } from '../../src/sdk/worker.ts'
 
-/** With brokers it is fed by Kafka. */
-const [url = '', drainMs = '10000', quick = 'process.quick', endless = 'process.endless', brokers = ''] =
+const [url = '', drainMs = '10000', quick = 'process.quick', endless = 'process.endless', ...kafka] =
   process.argv.slice(2)
+/** With brokers it is fed by Kafka; with a deadly type nobody confirms, and whatever comes of it ends this process. */
+const [brokers = '', deadly = ''] = kafka
 
 const worker = createWorker({
-  url,
-  kafka: brokers === '' ? undefined : { brokers: brokers.split(',') },
+  ...(deadly === '' ? { url } : {}),
+  kafka:
+    brokers === '' ? undefined : { brokers: brokers.split(','), confirm: deadly === '' ? 'api' : 'none' },
   drainMs: Number(drainMs),
   types: {
     [quick]: async (_: unknown, { taskId }: HandlerContext) => {
@@ -20,6 +22,7 @@ const worker = createWorker({
       process.send?.({ started: task.taskId })
       await new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
     },
+    ...(deadly === '' ? {} : { [deadly]: () => process.kill(process.pid, 'SIGKILL') }),
   },
 })
 

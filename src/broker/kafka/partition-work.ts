@@ -101,11 +101,12 @@ export class PartitionWork {
     const { onBatch, stopping, giveUp, topic, partition, logger } = this.#options
     const { records } = delivery
     const atOnce = this.#options.recordsAtOnce ?? SLICE_RECORDS
-    for (let from = 0; from < records.length; from += atOnce) {
+    for (let from = 0; from < records.length; ) {
       if (stopping.aborted || !delivery.isCurrent()) return false
       const slice = records.slice(from, from + atOnce)
+      let part: Awaited<ReturnType<typeof onBatch>>
       try {
-        await onBatch(slice, giveUp)
+        part = await onBatch(slice, giveUp)
       } catch (error) {
         // Of whatever class: the client ends for good on a TypeError and its like (PITFALLS K5).
         this.#failures++
@@ -117,8 +118,10 @@ export class PartitionWork {
         return false
       }
       this.#failures = 0
-      const after = records[from + atOnce]
+      from += part?.count ?? slice.length
+      const after = records[from]
       await this.#pass(delivery, after === undefined ? delivery.next : BigInt(after.offset))
+      part?.onPassed()
     }
     return true
   }

@@ -22,9 +22,6 @@ import { eventRecord, newLeaseToken, type Start, startByRecord, startOverHttp } 
 /** A worker that stops, or looks for its broker, is quicker at it than a service. */
 const TIMEOUTS = { stopMs: 3_000, lastRetryMs: 5_000 }
 
-/** A message that comes again costs a refused START where the service is asked, and a handler where nobody is. */
-const CONFIRMED_AT_ONCE = 4
-
 export class KafkaLink implements Link {
   readonly #settings: WorkerSettings
   readonly #kafka: KafkaSettings
@@ -50,7 +47,7 @@ export class KafkaLink implements Link {
       settings: this.#settings,
       leaseToken,
       start,
-      messagesPerSlot: this.#http ? CONFIRMED_AT_ONCE : 1,
+      beginsWhenPassed: this.#http === null,
       port,
       outage: new Outage(this.#settings, 'starting tasks'),
     })

@@ -2,12 +2,12 @@
  * Tasks out of Kafka: one consumer for each type. A message is passed when its START is answered, for from then on the
  * log owns the task; while the worker has no slot free, or nobody answers, its partition waits.
  *
- *   waiting for a slot ──> START asked, again and again ──accepted──> handed to the worker ──> passed
+ *   waiting for a slot ──> START asked, again and again ──accepted──> handed to the worker, and passed
  *          │                      └──refused, or known already──> passed
  *          └──stop──> not passed: it comes to whoever has the partition next
  */
 import type { ClaimedTask, StartResult } from '../../api/schemas/workers.ts'
-import type { Broker, Consumer, IncomingRecord } from '../../broker/broker.ts'
+import type { Broker, Consumer, HandledPart, IncomingRecord } from '../../broker/broker.ts'
 import { tasksTopic } from '../../broker/topics.ts'
 import type { TaskMessage } from '../../workers/task-message.ts'
 import { attemptKey } from '../attempt.ts'
@@ -35,6 +35,9 @@ const SETTLE_TIMEOUT_MS = 1_000
 /** Attempts remembered as begun, so that a message that comes again begins no second handler. */
 const BEGUN_MAX = 20_000
 
+/** `heldAt`: since when their leases run, at the least. */
+type OnStarted = (tasks: ClaimedTask[], heldAt: number) => void
+
 export interface KafkaTasksOptions {
   broker(): Promise<Broker>
   /** What the groups' names begin with. */
@@ -42,8 +45,11 @@ export interface KafkaTasksOptions {
   settings: WorkerSettings
   leaseToken: string
   start: Start
-  /** Messages that are passed together, for each slot: what is passed late comes again after a crash. */
-  messagesPerSlot: number
+  /**
+   * Whether a handler begins when its message is passed, and not before. Where nobody confirms a START, a task that ends
+   * the process of its worker would come to the next one again, and to the next.
+   */
+  beginsWhenPassed: boolean
   port: SourcePort
   outage: Outage
 }
@@ -101,24 +107,33 @@ export class KafkaTasks implements TaskSource {
       broker.consume({
         group: `${group}.${type}`,
         topics: [tasksTopic(type)],
-        recordsAtOnce: Math.min(STARTS_MAX, settings.concurrency * this.#options.messagesPerSlot),
+        recordsAtOnce: Math.min(STARTS_MAX, settings.concurrency),
         onBatch: records => this.#onBatch(type, records),
       }),
     )
   }
 
-  /** Resolves when all of it is begun, or is not this worker's to begin. */
-  async #onBatch(type: string, records: readonly IncomingRecord[]): Promise<void> {
-    const waiting = this.#readable(type, records)
-    while (waiting.length > 0) {
-      const slots = await this.#reserve(waiting.length)
-      try {
-        await this.#begin(waiting.splice(0, slots))
-      } finally {
-        this.#starting -= slots
-        this.#changed.wake()
-      }
+  /** As many as there are slots for; resolves when they are begun, or are not this worker's to begin. */
+  async #onBatch(type: string, records: readonly IncomingRecord[]): Promise<HandledPart> {
+    const { port, leaseToken, beginsWhenPassed } = this.#options
+    const slots = await this.#reserve(records.length)
+    const started: { tasks: ClaimedTask[]; heldAt: number }[] = []
+    const begin = (): void => {
+      for (const { tasks, heldAt } of started.splice(0)) port.take(tasks, leaseToken, heldAt)
+      this.#starting -= slots
+      this.#changed.wake()
     }
+    try {
+      await this.#begin(this.#readable(type, records.slice(0, slots)), (tasks, heldAt) => {
+        if (beginsWhenPassed) started.push({ tasks, heldAt })
+        else port.take(tasks, leaseToken, heldAt)
+      })
+    } catch (error) {
+      begin()
+      throw error
+    }
+    if (!beginsWhenPassed) begin()
+    return { count: slots, onPassed: beginsWhenPassed ? begin : () => {} }
   }
 
   #readable(type: string, records: readonly IncomingRecord[]): TaskMessage[] {
@@ -146,14 +161,14 @@ export class KafkaTasks implements TaskSource {
     }
   }
 
-  async #begin(messages: readonly TaskMessage[]): Promise<void> {
+  async #begin(messages: readonly TaskMessage[], onStarted: OnStarted): Promise<void> {
     const fresh = messages.filter(message => !this.#begun.has(keyOf(message)))
     this.#options.port.skipped(messages.length - fresh.length)
-    if (fresh.length > 0) await this.#start(fresh)
+    if (fresh.length > 0) await this.#start(fresh, onStarted)
   }
 
   /** Starts them, however long the service takes to answer. Rejects when the worker stops first. */
-  async #start(messages: readonly TaskMessage[]): Promise<void> {
+  async #start(messages: readonly TaskMessage[], onStarted: OnStarted): Promise<void> {
     const { start, outage } = this.#options
     const commandId = newId()
     const since = monotonicMs()
@@ -163,12 +178,13 @@ export class KafkaTasks implements TaskSource {
       let waitMs: number
       try {
         const results = await start(open, commandId, TIMEOUT_MS, this.#giveUp.signal)
-        open = this.#sort(open, results, rounds++, askedAt)
+        open = this.#sort(open, results, rounds++, tasks => onStarted(tasks, askedAt))
         if (open.length === 0) return outage.over()
         outage.failed(new Error('the service put tasks off'), { putOff: open.length })
         waitMs = backoffMs(BACKOFF, rounds)
       } catch (error) {
-        if (this.#stopping.signal.aborted) return this.#settle(open, commandId, since)
+        if (this.#stopping.signal.aborted)
+          return this.#settle(open, commandId, tasks => onStarted(tasks, since))
         outage.failed(error, { waiting: open.length })
         failures++
         waitMs = isRepeatable(error)
@@ -177,17 +193,21 @@ export class KafkaTasks implements TaskSource {
       }
       await sleep(waitMs, this.#stopping.signal)
       if (this.#stopping.signal.aborted)
-        return failures > 0 ? this.#settle(open, commandId, since) : this.#leave()
+        return failures > 0 ? this.#settle(open, commandId, tasks => onStarted(tasks, since)) : this.#leave()
     }
   }
 
   /** Asks once more for what may have been started, to hand it back; a few tries, then leases end. */
-  async #settle(open: readonly TaskMessage[], commandId: string, since: number): Promise<void> {
+  async #settle(
+    open: readonly TaskMessage[],
+    commandId: string,
+    onStarted: (tasks: ClaimedTask[]) => void,
+  ): Promise<void> {
     for (let tries = 1; tries <= SETTLE_TRIES; tries++) {
       try {
         const never = new AbortController().signal
         const results = await this.#options.start(open, commandId, SETTLE_TIMEOUT_MS, never)
-        if (this.#sort(open, results, PUT_OFF_MAX, since).length === 0) return
+        if (this.#sort(open, results, PUT_OFF_MAX, onStarted).length === 0) return
         break
       } catch {
         if (tries < SETTLE_TRIES) await sleep(backoffMs(BACKOFF, tries))
@@ -205,9 +225,9 @@ export class KafkaTasks implements TaskSource {
     messages: readonly TaskMessage[],
     results: readonly StartResult[],
     round: number,
-    heldAt: number,
+    onStarted: (tasks: ClaimedTask[]) => void,
   ): TaskMessage[] {
-    const { port, leaseToken, settings } = this.#options
+    const { port, settings } = this.#options
     const putOff: TaskMessage[] = []
     const started: ClaimedTask[] = []
     messages.forEach((message, index) => {
@@ -227,7 +247,7 @@ export class KafkaTasks implements TaskSource {
         )
       }
     })
-    if (started.length > 0) port.take(started, leaseToken, heldAt)
+    if (started.length > 0) onStarted(started)
     return putOff
   }
 

@@ -23,8 +23,6 @@ import { type Payload, TASK_TYPE } from './plan.ts'
 
 const [url = '', name = '', answersPath = '', broker, confirm] = process.argv.slice(2)
 const answers = openSync(answersPath, 'a')
-/** In this time a message that was begun is passed, but for a broker that is away. */
-const PASSED_MS = 500
 
 /** One line in one write: a SIGKILL leaves it whole or not at all, and what is cut off spoils no other line. */
 function note(lines: readonly WorkerAnswer[]): void {
@@ -132,15 +130,6 @@ function listenToProducers(): void {
   }
 }
 
-/**
- * One that asks nobody before it begins gets a message again that was not passed before it died, and would die of it again
- * and again: nobody tells it that the task has gone elsewhere.
- */
-async function die(): Promise<void> {
-  if (confirm === 'none') await sleep(PASSED_MS)
-  process.kill(process.pid, 'SIGKILL')
-}
-
 async function work(task: Task<Payload>, context: HandlerContext): Promise<unknown> {
   const { taskId, payload, attempt } = task
   if (broker) {
@@ -151,9 +140,9 @@ async function work(task: Task<Payload>, context: HandlerContext): Promise<unkno
   const { signal, step, progress } = context
   switch (program) {
     case 'dies':
-      return die()
+      return process.kill(process.pid, 'SIGKILL')
     case 'dies_first':
-      if (attempt === 1) return die()
+      if (attempt === 1) return process.kill(process.pid, 'SIGKILL')
       break
     case 'late':
       // Nothing of this process moves meanwhile, the heartbeats of everything else in hand neither.
