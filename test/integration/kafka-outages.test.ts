@@ -15,6 +15,6 @@ if (stage) {
 
   t.test(
     'S13 the broker is away under load: submits are taken and durable, health says what is, all goes on',
-    t => brokerAway(t, stage, 'outage', { end: 'stop', awayMs: 6_000 }),
+    t => brokerAway(t, stage, 'outage', { end: 'stop', awayMs: 20_000 }),
   )
 }
