@@ -276,7 +276,8 @@ t.test(
             'invalid_request',
             /^id: must be a UUID/,
           )
-        isProblem(t, await api.ask(method, path.replace(':id', randomUUID()), { body }), 'not_found')
+        const unknown = path.startsWith('/v1/dead-letters') ? 'dead_letter_not_found' : 'not_found'
+        isProblem(t, await api.ask(method, path.replace(':id', randomUUID()), { body }), unknown)
         t.equal((await api.ask(method, path.replace(':id', '%c0%80'), { body })).status, 400)
       }
       for (const id of [...ids.map(decodeURIComponent), null, 1, {}, ['x'], ''] as unknown[]) {
@@ -291,6 +292,13 @@ t.test(
           await api.post('/v1/workers/heartbeat', { worker: 'w', beats }),
           'invalid_request',
           /^beats\.0\.taskId/,
+        )
+        const tasks = [{ taskId: id, attempt: 1 }]
+        isProblem(
+          t,
+          await api.post('/v1/workers/start', { worker: 'w', leaseToken: TOKEN, tasks }),
+          'invalid_request',
+          /^tasks\.0\.taskId/,
         )
       }
     })
