@@ -100,6 +100,8 @@ t.test('a waiting task is sent once, with all that a worker needs, and started f
     context: null,
     labels: { team: 'a' },
     correlationId: null,
+    leaseMs: 2_000,
+    executionMs: 10_000,
   })
   const { ce_time, ...headers } = record.headers
   t.strictSame(headers, {
