@@ -5,6 +5,7 @@ import type { LifecycleDefinition } from '../domain/lifecycle.ts'
 import type { Signals } from '../domain/signals.ts'
 import type { ProcessingTask, Task } from '../domain/task.ts'
 import { shownError, why } from '../domain/why.ts'
+import { handedTask } from '../workers/task-message.ts'
 import type { TaskView } from './schemas/tasks.ts'
 import type { ClaimedTask } from './schemas/workers.ts'
 
@@ -56,16 +57,7 @@ function deadlineView(next: Forecast | null): TaskView['nextDeadline'] {
 /** A started task as its worker gets it. */
 export function claimedTask(task: ProcessingTask): ClaimedTask {
   return {
-    taskId: task.taskId,
-    type: task.type,
-    run: task.run,
-    attempt: task.attempt,
-    maxAttempts: task.retry.maxAttempts,
-    attemptsCharged: task.attemptsCharged,
-    payload: task.payload,
-    context: task.context,
-    labels: task.labels,
-    correlationId: task.correlationId,
+    ...handedTask(task),
     leaseMs: task.timeouts.leaseMs,
     leaseUntil: iso(task.leaseDeadlineAt),
     executionDeadlineAt: iso(task.executionDeadlineAt),

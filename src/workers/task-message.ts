@@ -5,7 +5,7 @@
 
 import type { OutgoingRecord } from '../broker/broker.ts'
 import type { Instant, Json } from '../domain/events.ts'
-import type { PendingTask } from '../domain/task.ts'
+import type { PendingTask, ProcessingTask } from '../domain/task.ts'
 import { cloudEventHeaders } from './cloud-event.ts'
 
 export const TASK_OFFERED = 'rollcall.task.offered'
@@ -29,22 +29,29 @@ export interface TaskMessage {
   executionMs: number
 }
 
+/** What of a task any worker is handed, whichever way it comes. */
+export const handedTask = (
+  task: PendingTask | ProcessingTask,
+): Omit<TaskMessage, 'leaseMs' | 'executionMs'> => ({
+  taskId: task.taskId,
+  type: task.type,
+  run: task.run,
+  attempt: task.attempt,
+  maxAttempts: task.retry.maxAttempts,
+  attemptsCharged: task.attemptsCharged,
+  payload: task.payload,
+  context: task.context,
+  labels: task.labels,
+  correlationId: task.correlationId,
+})
+
 /**
  * @param timesOffered of this attempt, this time among them; the same offer sent again has the same id
  * @param offeredAt by the database's clock
  */
 export function taskRecord(task: PendingTask, timesOffered: number, offeredAt: Instant): OutgoingRecord {
   const message: TaskMessage = {
-    taskId: task.taskId,
-    type: task.type,
-    run: task.run,
-    attempt: task.attempt,
-    maxAttempts: task.retry.maxAttempts,
-    attemptsCharged: task.attemptsCharged,
-    payload: task.payload,
-    context: task.context,
-    labels: task.labels,
-    correlationId: task.correlationId,
+    ...handedTask(task),
     leaseMs: task.timeouts.leaseMs,
     executionMs: task.timeouts.executionMs,
   }
