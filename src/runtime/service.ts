@@ -23,6 +23,7 @@ import { Ingest } from '../workers/ingest.ts'
 import { Leases } from '../workers/leases.ts'
 import { PostgresDeadLetters } from '../workers/postgres/dead-letters.ts'
 import { PostgresWorkState } from '../workers/postgres/postgres-work-state.ts'
+import { PostgresStatusDoubts } from '../workers/postgres/status-doubts.ts'
 import { Redrives } from '../workers/redrives.ts'
 import { StatusPublisher } from '../workers/status-publisher.ts'
 import { Timers } from '../workers/timers.ts'
@@ -191,6 +192,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
         ? new StatusPublisher({
             log,
             places: new PostgresPlaces(pool),
+            doubts: new PostgresStatusDoubts(pool),
             broker,
             clock,
             observer: metrics.status,

@@ -1,105 +1,80 @@
 /**
  * Puts right what the topic may keep wrong. A send whose outcome is not known, or that of a publisher that was replaced
  * meanwhile, can arrive after what was sent later, and an old status would then stand as the newest. So the newest change
- * of each of its tasks is sent when it has arrived or can arrive no more.
+ * of each of its tasks is sent once more when it has arrived or can arrive no more. What is in doubt is kept in the
+ * database, for the publisher that is there by then.
  */
 import type { Logger } from 'pino'
-import { growing, pause } from '../broker/deadline.ts'
 import type { StatusChanges } from './status-changes.ts'
 import type { StatusChange } from './status-message.ts'
 
+export interface StatusDoubt {
+  taskId: string
+  /** Something old has arrived for sure; otherwise it may still do so. */
+  arrived: boolean
+  /** Changes whenever the doubt begins anew. */
+  mark: string
+}
+
+/** Tasks in doubt, and until when. */
+export interface StatusDoubts {
+  /** @param afterMs for how long something old may still arrive, 0 where it has; of several the longest counts */
+  add(taskIds: readonly string[], afterMs: number): Promise<void>
+  /** Those that are due; they come again after `againMs` unless they are settled. */
+  takeDue(limit: number, againMs: number): Promise<StatusDoubt[]>
+  /** Ends those that have the same mark still. */
+  settle(taken: readonly StatusDoubt[]): Promise<void>
+}
+
 export interface StatusAmendsOptions {
+  doubts: StatusDoubts
   changes: StatusChanges
   send: (changes: readonly StatusChange[]) => Promise<void>
+  /** @throws ProjectorFencedError when another publishes */
+  stillPublishing: () => Promise<void>
+  /** For how long a send can still arrive after it failed. */
+  settleMs: number
   logger: Logger
 }
 
-const WAITING_MAX = 20_000
 const AT_ONCE = 1_000
-/** What is under way at a stop gets so long. */
-const STOP_MS = 500
-const RETRY = { firstMs: 500, lastMs: 10_000 }
+/** Between looks at what is due. */
+const LOOK_MS = 1_000
 
 export class StatusAmends {
   readonly #options: StatusAmendsOptions
-  /** Tasks, and when by `performance.now()` their newest change is to be sent. */
-  readonly #waiting = new Map<string, number>()
-  #stopping = new AbortController()
-  #running: Promise<void> | null = null
+  #lookedAt = Number.NEGATIVE_INFINITY
+  #fails = false
 
   constructor(options: StatusAmendsOptions) {
     this.#options = options
   }
 
-  /** How many tasks wait for it. */
-  get waiting(): number {
-    return this.#waiting.size
+  /** Resolves when it is kept; nothing newer may be sent before. @param afterMs as in {@link StatusDoubts.add} */
+  async add(taskIds: readonly string[], afterMs = this.#options.settleMs): Promise<void> {
+    if (taskIds.length > 0) await this.#options.doubts.add(taskIds, afterMs)
   }
 
-  /** @param afterMs for how long something old may still arrive */
-  add(taskIds: Iterable<string>, afterMs: number): void {
-    const due = performance.now() + afterMs
-    const left: string[] = []
-    for (const taskId of taskIds)
-      if (this.#waiting.size < WAITING_MAX || this.#waiting.has(taskId))
-        this.#waiting.set(taskId, Math.max(due, this.#waiting.get(taskId) ?? 0))
-      else left.push(taskId)
-    if (left.length > 0) this.#giveUp(left)
-    if (this.#waiting.size === 0) return
-    this.#running ??= this.#run(this.#stopping.signal).finally(() => {
-      this.#running = null
-    })
-  }
-
-  /** What waits is left as it is; safe to call twice. */
-  async stop(): Promise<void> {
-    this.#stopping.abort()
-    const over = new AbortController()
-    await Promise.race([this.#running, pause(STOP_MS, over.signal)])
-    over.abort()
-    if (this.#waiting.size > 0) this.#giveUp([...this.#waiting.keys()])
-    this.#waiting.clear()
-    this.#stopping = new AbortController()
-  }
-
-  async #run(signal: AbortSignal): Promise<void> {
-    let failures = 0
-    while (this.#waiting.size > 0 && !signal.aborted) {
-      const now = performance.now()
-      const due = [...this.#waiting].filter(([, at]) => at <= now).slice(0, AT_ONCE)
-      if (due.length === 0) {
-        await pause(Math.min(...this.#waiting.values()) - now, signal)
-        continue
-      }
-      try {
-        await this.#putRight(due.map(([taskId]) => taskId))
-        for (const [taskId, at] of due) if (this.#waiting.get(taskId) === at) this.#waiting.delete(taskId)
-        failures = 0
-      } catch (err) {
-        if (++failures === 1)
-          this.#options.logger.warn({ err }, 'old statuses cannot be put right; this goes on until they can')
-        await pause(growing(failures, RETRY), signal)
-      }
+  /**
+   * Looks now and then for what is due, and sends it. For the one who publishes, between its batches: what it sends in
+   * between is never older than this. A failure leaves it for a later look.
+   */
+  async putRight(): Promise<void> {
+    const now = performance.now()
+    if (now - this.#lookedAt < LOOK_MS) return
+    this.#lookedAt = now
+    const { doubts, changes, send, stillPublishing, settleMs, logger } = this.#options
+    try {
+      const taken = await doubts.takeDue(AT_ONCE, settleMs)
+      if (taken.length === 0) return
+      await send(await changes.newest([...new Set(taken.map(({ taskId }) => taskId))]))
+      // Where another publishes by now, this came too late itself.
+      await stillPublishing()
+      await doubts.settle(taken)
+      this.#fails = false
+    } catch (err) {
+      if (!this.#fails) logger.warn({ err }, 'old statuses cannot be put right; this goes on until they can')
+      this.#fails = true
     }
-  }
-
-  /** Once more where a change was not the newest any more when it had arrived. */
-  async #putRight(taskIds: readonly string[]): Promise<void> {
-    const { changes, send } = this.#options
-    const sent = new Map<string, string>()
-    for (let ids = taskIds; ids.length > 0; ) {
-      const newest = await changes.newest(ids)
-      const moved = newest.filter(({ status, eventId }) => sent.get(status.taskId) !== eventId)
-      if (moved.length > 0) await send(moved)
-      for (const { status, eventId } of moved) sent.set(status.taskId, eventId)
-      ids = moved.map(({ status }) => status.taskId)
-    }
-  }
-
-  #giveUp(taskIds: readonly string[]): void {
-    this.#options.logger.warn(
-      { tasks: taskIds.length, taskIds: taskIds.slice(0, 100) },
-      'the topic may keep an old status of these tasks until they change again',
-    )
   }
 }

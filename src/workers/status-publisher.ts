@@ -16,7 +16,7 @@ import type { Clock } from '../engine/clock.ts'
 import type { EventLog, StoredEvent } from '../eventlog/event-log.ts'
 import { Follower, type Stride } from '../projections/follower.ts'
 import { ProjectorFencedError, type Step } from '../projections/read-model.ts'
-import { StatusAmends } from './status-amends.ts'
+import { StatusAmends, type StatusDoubts } from './status-amends.ts'
 import { StatusChanges } from './status-changes.ts'
 import { type StatusChange, shortened, statusRecord } from './status-message.ts'
 
@@ -36,6 +36,7 @@ export interface StatusObserver {
 export interface StatusPublisherOptions {
   log: EventLog
   places: StatusPlaces
+  doubts: StatusDoubts
   broker: Broker
   clock: Clock
   observer?: StatusObserver
@@ -67,6 +68,8 @@ export class StatusPublisher {
   readonly #changes: StatusChanges
   readonly #amends: StatusAmends
   #topicIsThere = false
+  /** What was published before may be sent at the same time by the one that was replaced. */
+  #isFirst = true
   #failures = 0
   #failure: Failure | null = null
   /** Of the oldest event that is being published; null where nothing is. */
@@ -74,9 +77,16 @@ export class StatusPublisher {
 
   constructor(options: StatusPublisherOptions) {
     this.#options = options
-    const { log, places, logger, leaseMs = LEASE_MS, standbyMs } = options
+    const { log, places, doubts, logger, leaseMs = LEASE_MS, standbyMs, settleMs = SETTLE_MS } = options
     this.#changes = new StatusChanges(log, logger)
-    this.#amends = new StatusAmends({ changes: this.#changes, send: changes => this.#send(changes), logger })
+    this.#amends = new StatusAmends({
+      doubts,
+      changes: this.#changes,
+      send: changes => this.#send(changes),
+      stillPublishing: () => this.#follower.renew(),
+      settleMs,
+      logger,
+    })
     this.#follower = new Follower({
       name: STATUS_PUBLISHER,
       log,
@@ -86,6 +96,9 @@ export class StatusPublisher {
         who: 'the publisher of task statuses',
         does: 'publishing task statuses',
         made: 'task statuses were published',
+      },
+      onTaken: () => {
+        this.#isFirst = true
       },
       onBatch: (batch, stride, signal) => this.#handle(batch, stride, signal),
       onIdle: signal => this.#prepare(signal),
@@ -106,7 +119,6 @@ export class StatusPublisher {
   /** Waits for what is being sent for a bounded time; safe to call twice. */
   async stop(): Promise<void> {
     await this.#follower.stop()
-    await this.#amends.stop()
   }
 
   /** Not well while nothing can be published, and for good when the log went backwards. */
@@ -130,21 +142,29 @@ export class StatusPublisher {
     this.#waitingSince = this.#topicIsThere ? null : this.#options.clock.now()
     if (!this.#topicIsThere) await this.#publish([], signal)
     this.#waitingSince = null
+    await this.#amends.putRight()
   }
 
   async #handle(batch: readonly StoredEvent[], stride: Stride, signal: AbortSignal): Promise<void> {
+    await this.#amends.putRight()
     const changes = await this.#changes.among(batch)
     this.#waitingSince = changes[0]?.at ?? null
     try {
+      // A publisher that died in the middle of a send was sending this batch, or the beginning of it.
+      if (this.#isFirst) await this.#amends.add(tasksOf(changes))
       if (changes.length > 0) await this.#publish(changes, signal)
       await this.#options.places.advance({ ...stride, eventAt: changes.at(-1)?.at ?? null })
+      this.#isFirst = false
       this.#waitingSince = null
       this.#options.observer?.published(changes.length)
     } catch (error) {
       // What remains is the follower's to report.
       this.#failure = null
       // Another publishes, and what was sent here may stand after what that one has sent.
-      if (error instanceof ProjectorFencedError) this.#amends.add(tasksOf(changes), 0)
+      if (error instanceof ProjectorFencedError)
+        await this.#amends
+          .add(tasksOf(changes), 0)
+          .catch(err => this.#options.logger.warn({ err }, 'what was sent too late is not put right'))
       throw error
     }
   }
@@ -194,8 +214,7 @@ export class StatusPublisher {
     try {
       await settledOr(this.#send(changes), signal)
     } catch (error) {
-      const { settleMs = SETTLE_MS } = this.#options
-      if (!(error instanceof RecordRefusedError)) this.#amends.add(tasksOf(changes), settleMs)
+      if (!(error instanceof RecordRefusedError)) await this.#amends.add(tasksOf(changes))
       throw error
     }
   }
@@ -231,7 +250,9 @@ export class StatusPublisher {
   }
 }
 
-const tasksOf = (changes: readonly StatusChange[]): string[] => changes.map(({ status }) => status.taskId)
+const tasksOf = (changes: readonly StatusChange[]): string[] => [
+  ...new Set(changes.map(({ status }) => status.taskId)),
+]
 
 /** As the promise settles; once the signal has fired it gets a little time yet, then the signal's reason is thrown. */
 function settledOr(promise: Promise<void>, signal: AbortSignal): Promise<void> {

@@ -12,6 +12,7 @@ import { openEventStoreDBEventLog } from '../../src/eventlog/eventstoredb/events
 import { eventStoreDBSettings } from '../../src/eventlog/eventstoredb/settings.ts'
 import { PostgresPlaces } from '../../src/projections/postgres/postgres-places.ts'
 import type { KafkaBroker } from '../../src/runtime/kafka-broker/kafka-broker.ts'
+import { PostgresStatusDoubts } from '../../src/workers/postgres/status-doubts.ts'
 import { type TaskStatus, taskStatusSchema } from '../../src/workers/status-message.ts'
 import { STATUS_PUBLISHER, StatusPublisher } from '../../src/workers/status-publisher.ts'
 import { start, succeed } from '../domain/specification.ts'
@@ -34,7 +35,10 @@ function open(t: Test, brokers: readonly string[]): Broker {
 
 function publish(t: Test, { log, pool, clock }: Parts, broker: Broker): StatusPublisher {
   const places = new PostgresPlaces(pool)
-  const publisher = new StatusPublisher({ log, clock, broker, places, logger: SILENT, standbyMs: 50 })
+  const publisher = new StatusPublisher({
+    ...{ log, clock, broker, places, logger: SILENT, standbyMs: 50 },
+    doubts: new PostgresStatusDoubts(pool),
+  })
   t.teardown(() => publisher.stop())
   publisher.start()
   return publisher

@@ -7,6 +7,7 @@ import pino from 'pino'
 import { openKafkaBroker } from '../../src/broker/kafka/kafka-broker.ts'
 import { openPostgresEventLog } from '../../src/eventlog/postgres/postgres-event-log.ts'
 import { PostgresPlaces } from '../../src/projections/postgres/postgres-places.ts'
+import { PostgresStatusDoubts } from '../../src/workers/postgres/status-doubts.ts'
 import { StatusPublisher } from '../../src/workers/status-publisher.ts'
 
 const [url, brokers, batches] = process.argv.slice(2)
@@ -22,6 +23,7 @@ places.advance = async step => {
 new StatusPublisher({
   log: await openPostgresEventLog({ connectionString: url!, readConnections: 2 }),
   places,
+  doubts: new PostgresStatusDoubts(pool),
   broker: openKafkaBroker({ brokers: brokers!.split(','), clientId: 'rollcall-test', logger }),
   clock: { now: Date.now },
   logger,

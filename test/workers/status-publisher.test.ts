@@ -8,6 +8,7 @@ import { createMemoryEventLog } from '../../src/eventlog/memory/memory-event-log
 import { copyLog } from '../../src/projections/copy-log.ts'
 import { PostgresPlaces } from '../../src/projections/postgres/postgres-places.ts'
 import { Metrics } from '../../src/runtime/metrics.ts'
+import { PostgresStatusDoubts } from '../../src/workers/postgres/status-doubts.ts'
 import { type TaskStatus, taskStatusSchema } from '../../src/workers/status-message.ts'
 import {
   STATUS_PUBLISHER,
@@ -30,10 +31,6 @@ import {
   wrapLog,
 } from '../support/service-parts.ts'
 
-// Most of them wait most of the time.
-t.jobs = 4
-const parallel = { buffered: true }
-
 function publish(
   t: Test,
   parts: Parts,
@@ -46,6 +43,7 @@ function publish(
     clock,
     broker,
     places: new PostgresPlaces(pool),
+    doubts: new PostgresStatusDoubts(pool),
     logger: SILENT,
     standbyMs: 20,
     ...over,
@@ -94,7 +92,7 @@ const atEnd = async (parts: Parts): Promise<boolean> =>
 
 t.test(
   'what is in the log already is published, and each change after it once, in order',
-  parallel,
+
   async t => {
     const parts = await startParts(t)
     const broker = new FakeBroker()
@@ -116,7 +114,7 @@ t.test(
   },
 )
 
-t.test('it may be started and stopped twice, and goes on from its place', parallel, async t => {
+t.test('it may be started and stopped twice, and goes on from its place', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
   const publisher = publish(t, parts, broker)
@@ -170,7 +168,7 @@ t.test(
 
 t.test(
   'of two one publishes; the other takes over when it is stopped, and skips nothing',
-  parallel,
+
   async t => {
     const parts = await startParts(t)
     const other = await openParts(t, parts.url)
@@ -191,16 +189,16 @@ t.test(
   },
 )
 
-t.test('the lease is kept while the broker lets wait for its answer', parallel, async t => {
+t.test('the lease is kept while the broker lets wait for its answer', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
   const answer = signalled()
   broker.onSend = () => answer.promise
-  const first = publish(t, parts, broker, { leaseMs: 1_500 })
+  const first = publish(t, parts, broker, { leaseMs: 3_000 })
   const ids = await submitTasks(parts.engine, 1)
   await until('it publishes', () => first.mode === 'following')
-  const second = publish(t, parts, broker, { leaseMs: 1_500 })
-  await sleep(3_000)
+  const second = publish(t, parts, broker, { leaseMs: 3_000 })
+  await sleep(5_000)
   t.strictSame([first.mode, second.mode], ['following', 'standing_by'])
   await until('it says how long it takes', () => (first.lagSeconds() ?? 0) > 1)
   answer.resolve()
@@ -209,7 +207,7 @@ t.test('the lease is kept while the broker lets wait for its answer', parallel, 
 
 t.test(
   'what a replaced publisher sent too late is put right: the topic keeps the newest',
-  parallel,
+
   async t => {
     const parts = await startParts(t)
     const other = await openParts(t, parts.url)
@@ -252,9 +250,51 @@ t.test(
   },
 )
 
+t.test('what a publisher was sending when it died is put right by the next one', async t => {
+  const parts = await startParts(t)
+  const other = await openParts(t, parts.url)
+  const broker = new FakeBroker()
+  const late: (typeof broker.sent)[number][] = []
+  const send = broker.send.bind(broker)
+  const stuck = signalled()
+  broker.send = (topic, records) => {
+    late.push(...records.map(record => ({ topic, record })))
+    stuck.resolve()
+    return new Promise(() => {})
+  }
+  const places = new PostgresPlaces(parts.pool)
+  const dead = publish(t, parts, broker, {
+    leaseMs: 300,
+    settleMs: 8_000,
+    places: {
+      acquire: (...asked) => places.acquire(...asked),
+      renew: async () => {},
+      giveUp: (...asked) => places.giveUp(...asked),
+      advance: step => places.advance(step),
+    },
+  })
+  const ids = await submitTasks(parts.engine, 5)
+  await stuck.promise
+  broker.send = send
+  const next = publish(t, other, broker, { settleMs: 8_000 })
+  await until('the next one takes over', () => next.mode === 'following')
+  await all(parts, ids, start())
+  await until('all is published', () => keeps(broker, ids, 'PROCESSING 1'))
+  broker.sent.push(...late)
+  t.notOk(keeps(broker, ids, 'PROCESSING 1'), 'the topic has old ones as its newest')
+  await until('the newest is sent again', () => keeps(broker, ids, 'PROCESSING 1'))
+  await until('nothing is in doubt', async () => {
+    const [row] = await parts.rows<{ count: number }>(
+      'SELECT count(*)::int AS count FROM rollcall.status_doubts',
+    )
+    return row!.count === 0
+  })
+  await dead.stop()
+})
+
 t.test(
   'a send that failed and arrives all the same is put right when none can arrive any more',
-  parallel,
+
   async t => {
     const parts = await startParts(t)
     const broker = new FakeBroker()
@@ -316,7 +356,7 @@ t.test(
   },
 )
 
-t.test('a stop while the broker does not answer waits for a bounded time', parallel, async t => {
+t.test('a stop while the broker does not answer waits for a bounded time', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
   const stuck = signalled()
@@ -332,7 +372,7 @@ t.test('a stop while the broker does not answer waits for a bounded time', paral
   t.equal((await place(parts))!.holder, null, 'and others need not wait for its lease')
 })
 
-t.test('what the broker refuses for its size goes out in a short form, and in order', parallel, async t => {
+t.test('what the broker refuses for its size goes out in a short form, and in order', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
   broker.refuses = ({ value }) => value!.length > 5_000
@@ -350,7 +390,7 @@ t.test('what the broker refuses for its size goes out in a short form, and in or
 
 t.test(
   'a task whose event cannot be read is passed over and told of; the others are published',
-  parallel,
+
   async t => {
     const parts = await startParts(t)
     const broker = new FakeBroker()
@@ -368,7 +408,7 @@ t.test(
   },
 )
 
-t.test('a log that went backwards halts it, and health says so', parallel, async t => {
+t.test('a log that went backwards halts it, and health says so', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
   const publisher = publish(t, parts, broker)
@@ -381,7 +421,7 @@ t.test('a log that went backwards halts it, and health says so', parallel, async
   t.match(publisher.health(), { ok: false, reason: /^the log went backwards.*task statuses were published/ })
 })
 
-t.test('a log that does not answer is waited for, from the place where it was', parallel, async t => {
+t.test('a log that does not answer is waited for, from the place where it was', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
   let away = true
@@ -399,7 +439,7 @@ t.test('a log that does not answer is waited for, from the place where it was', 
   await until('it publishes', () => keeps(broker, ids, 'PENDING 0'))
 })
 
-t.test('its place moves along when the log is moved to another one', parallel, async t => {
+t.test('its place moves along when the log is moved to another one', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
   const publisher = publish(t, parts, broker)
@@ -428,7 +468,7 @@ t.test('its place moves along when the log is moved to another one', parallel, a
 
 t.test(
   'the topic is there before the first task, and a lag is told where it cannot be made',
-  parallel,
+
   async t => {
     const parts = await startParts(t)
     const broker = new FakeBroker()
@@ -442,7 +482,7 @@ t.test(
   },
 )
 
-t.test('metrics say nothing of a lag where nobody publishes', parallel, async t => {
+t.test('metrics say nothing of a lag where nobody publishes', async t => {
   const metrics = new Metrics({ types: [], rollCall: null })
   t.notMatch(await metrics.scrape(), /^rollcall_status_lag_seconds/m)
 })

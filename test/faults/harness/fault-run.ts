@@ -25,6 +25,8 @@ const SETTLE_MS = 180_000
 const SAY_MS = 5_000
 /** Work state of finished tasks has to be gone by then. */
 const TIDY_MS = 20_000
+/** Where an old status has come late, the newest follows after two minutes. */
+const PUBLISHED_MS = 150_000
 
 export interface FaultReport extends Omit<Examined, 'findings'> {
   log: LogKind
@@ -224,8 +226,9 @@ class FaultRun {
       databaseUrl: this.#parts.database.url,
     })
     try {
+      const { kafka } = this.#parts
+      if (kafka) await until(PUBLISHED_MS, () => isPublished(pool, kafka.traffic))
       await until(TIDY_MS, async () => {
-        if (this.#parts.kafka && !(await isPublished(pool, this.#parts.kafka.traffic))) return false
         const { rows } = await pool.query<{ rows: string }>(
           `SELECT (SELECT count(*) FROM rollcall.ready) + (SELECT count(*) FROM rollcall.offers)
                 + (SELECT count(*) FROM rollcall.leases) AS rows`,
