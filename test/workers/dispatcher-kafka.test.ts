@@ -162,7 +162,7 @@ t.test('a message for a task that is cancelled does no harm to it, nor to those 
   mustBe('accepted', await parts.engine.execute(ask(cancelled, cancel())))
   const worker = work(t, parts, broker, type)
   await until('the other is done', () => allDone(parts, [other]))
-  await until('both were read', () => worker.seen.length === 2)
+  await until('both were answered', () => worker.answers.length === 2)
   t.strictSame([...worker.answers].sort(), ['accepted', 'task_finished'])
   t.equal((await parts.task(cancelled)).status, 'CANCELLED')
 })
