@@ -29,7 +29,8 @@ export interface StatusDoubts {
 export interface StatusAmendsOptions {
   doubts: StatusDoubts
   changes: StatusChanges
-  send: (changes: readonly StatusChange[]) => Promise<void>
+  /** Rejects soon after the signal. */
+  send: (changes: readonly StatusChange[], signal: AbortSignal) => Promise<void>
   /** @throws ProjectorFencedError when another publishes */
   stillPublishing: () => Promise<void>
   /** For how long a send can still arrive after it failed. */
@@ -59,7 +60,7 @@ export class StatusAmends {
    * Looks now and then for what is due, and sends it. For the one who publishes, between its batches: what it sends in
    * between is never older than this. A failure leaves it for a later look.
    */
-  async putRight(): Promise<void> {
+  async putRight(signal: AbortSignal): Promise<void> {
     const now = performance.now()
     if (now - this.#lookedAt < LOOK_MS) return
     this.#lookedAt = now
@@ -67,12 +68,14 @@ export class StatusAmends {
     try {
       const taken = await doubts.takeDue(AT_ONCE, settleMs)
       if (taken.length === 0) return
-      await send(await changes.newest([...new Set(taken.map(({ taskId }) => taskId))]))
+      const newest = await changes.newest([...new Set(taken.map(({ taskId }) => taskId))])
+      await send(newest, signal)
       // Where another publishes by now, this came too late itself.
       await stillPublishing()
       await doubts.settle(taken)
       this.#fails = false
     } catch (err) {
+      if (signal.aborted) return
       if (!this.#fails) logger.warn({ err }, 'old statuses cannot be put right; this goes on until they can')
       this.#fails = true
     }

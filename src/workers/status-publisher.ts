@@ -82,7 +82,7 @@ export class StatusPublisher {
     this.#amends = new StatusAmends({
       doubts,
       changes: this.#changes,
-      send: changes => this.#send(changes),
+      send: (changes, signal) => settledOr(this.#send(changes), signal),
       stillPublishing: () => this.#follower.renew(),
       settleMs,
       logger,
@@ -142,11 +142,11 @@ export class StatusPublisher {
     this.#waitingSince = this.#topicIsThere ? null : this.#options.clock.now()
     if (!this.#topicIsThere) await this.#publish([], signal)
     this.#waitingSince = null
-    await this.#amends.putRight()
+    await this.#amends.putRight(signal)
   }
 
   async #handle(batch: readonly StoredEvent[], stride: Stride, signal: AbortSignal): Promise<void> {
-    await this.#amends.putRight()
+    await this.#amends.putRight(signal)
     const changes = await this.#changes.among(batch)
     this.#waitingSince = changes[0]?.at ?? null
     try {

@@ -372,6 +372,22 @@ t.test('a stop while the broker does not answer waits for a bounded time', async
   t.equal((await place(parts))!.holder, null, 'and others need not wait for its lease')
 })
 
+t.test('a stop while what is put right is not answered waits for a bounded time', async t => {
+  const parts = await startParts(t)
+  const broker = new FakeBroker()
+  const publisher = publish(t, parts, broker, { settleMs: 500 })
+  const ids = await submitTasks(parts.engine, 3)
+  await until('it is published', () => keeps(broker, ids, 'PENDING 0'))
+  const sending = signalled()
+  broker.onSend = () => {
+    sending.resolve()
+    return new Promise(() => {})
+  }
+  await sending.promise
+  await publisher.stop()
+  t.equal(publisher.mode, 'stopped')
+})
+
 t.test('what the broker refuses for its size goes out in a short form, and in order', async t => {
   const parts = await startParts(t)
   const broker = new FakeBroker()
