@@ -9,16 +9,21 @@ import type { ZodTypeProvider } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
 import { type ZodType, z } from 'zod'
 import { ClaimNotStartedError } from '../workers/claims.ts'
+import { guardRoutes } from './access.ts'
 import { answerBrokenRequest } from './broken-request.ts'
 import { parseJsonBody } from './json-body.ts'
 import type { AppParts } from './parts.ts'
 import { invalid, Problem } from './problems.ts'
+import { commandRoutes } from './routes/commands.ts'
 import { deadLetterRoutes } from './routes/dead-letters.ts'
 import { healthRoutes } from './routes/health.ts'
+import { historyRoute } from './routes/history.ts'
+import { listRoutes } from './routes/list.ts'
 import { metricsRoutes } from './routes/metrics.ts'
 import { refusalRoutes } from './routes/refusals.ts'
 import { rollCallRoutes } from './routes/roll-call.ts'
-import { taskRoutes } from './routes/tasks.ts'
+import { submitRoutes } from './routes/submit.ts'
+import { taskRoute } from './routes/task.ts'
 import { workerRoutes } from './routes/workers.ts'
 
 export type App = FastifyInstance
@@ -58,6 +63,7 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
   })
   refuseWhileClosing(app)
   refuseUnknownParameters(app)
+  guardRoutes(app)
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
     try {
@@ -79,7 +85,11 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
   metricsRoutes(typed, parts)
   healthRoutes(typed, parts)
   if (serves === 'health') return app
-  taskRoutes(typed, parts)
+  submitRoutes(typed, parts)
+  taskRoute(typed, parts)
+  listRoutes(typed, parts)
+  historyRoute(typed, parts)
+  commandRoutes(typed, parts)
   refusalRoutes(typed, parts)
   workerRoutes(typed, parts)
   rollCallRoutes(typed, parts)

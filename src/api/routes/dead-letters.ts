@@ -17,57 +17,76 @@ import {
 } from '../schemas/dead-letters.ts'
 
 export function deadLetterRoutes(app: TypedApp, { deadLetters, redrives, logger }: AppParts): void {
-  app.get('/v1/dead-letters', { schema: { querystring: lettersQuerySchema } }, async request => {
-    const { status, reason, taskId, limit, cursor } = request.query
-    const [{ letters, next }, waiting] = await Promise.all([
-      deadLetters.list({
-        status,
-        reason: reason ?? null,
-        taskId: taskId ?? null,
-        before: cursor ?? null,
-        limit,
-      }),
-      deadLetters.waiting(),
-    ])
-    return { letters: letters.map(rowOf), waiting, nextCursor: next } satisfies DeadLetterList
-  })
+  app.get(
+    '/v1/dead-letters',
+    { config: { scope: 'audit' }, schema: { querystring: lettersQuerySchema } },
+    async request => {
+      const { status, reason, taskId, limit, cursor } = request.query
+      const [{ letters, next }, waiting] = await Promise.all([
+        deadLetters.list({
+          status,
+          reason: reason ?? null,
+          taskId: taskId ?? null,
+          before: cursor ?? null,
+          limit,
+        }),
+        deadLetters.waiting(),
+      ])
+      return { letters: letters.map(rowOf), waiting, nextCursor: next } satisfies DeadLetterList
+    },
+  )
 
-  app.get('/v1/dead-letters/:id', { schema: { params: letterParamsSchema } }, async request => {
-    const [letter] = await deadLetters.read([request.params.id])
-    if (!letter) throw new Problem('dead_letter_not_found')
-    const headers = letter.record.headers.map(([name, value]) => ({ name, value: value.toString('base64') }))
-    return { ...rowOf(letter), headers } satisfies DeadLetterView
-  })
+  app.get(
+    '/v1/dead-letters/:id',
+    { config: { scope: 'audit' }, schema: { params: letterParamsSchema } },
+    async request => {
+      const [letter] = await deadLetters.read([request.params.id])
+      if (!letter) throw new Problem('dead_letter_not_found')
+      const headers = letter.record.headers.map(([name, value]) => ({
+        name,
+        value: value.toString('base64'),
+      }))
+      return { ...rowOf(letter), headers } satisfies DeadLetterView
+    },
+  )
 
-  app.post('/v1/dead-letters/redrive', { schema: { body: redriveSchema } }, async request => {
-    const { actor } = originOf(request)
-    try {
-      const results = await redrives.redrive(request.body.letterIds, actor.id)
-      return { results } satisfies RedriveAnswer
-    } catch (error) {
-      if (error instanceof RedrivesBusyError) throw new Problem('overloaded', error.message)
-      throw error
-    }
-  })
+  app.post(
+    '/v1/dead-letters/redrive',
+    { config: { scope: 'operate' }, schema: { body: redriveSchema } },
+    async request => {
+      const { actor } = originOf(request)
+      try {
+        const results = await redrives.redrive(request.body.letterIds, actor.id)
+        return { results } satisfies RedriveAnswer
+      } catch (error) {
+        if (error instanceof RedrivesBusyError) throw new Problem('overloaded', error.message)
+        throw error
+      }
+    },
+  )
 
-  app.post('/v1/dead-letters/discard', { schema: { body: discardSchema } }, async request => {
-    const { letterIds, reason } = request.body
-    const { actor } = originOf(request)
-    const discarded = new Set(await deadLetters.discard(letterIds, actor.id, reason))
-    if (discarded.size > 0)
-      logger.warn({ letterIds: [...discarded], by: actor.id, reason }, 'dead letters were discarded')
-    const rest = letterIds.filter(id => !discarded.has(id))
-    const known = new Map(
-      (await deadLetters.statuses(rest)).map(({ letterId, status }) => [letterId, status] as const),
-    )
-    return {
-      results: letterIds.map(letterId =>
-        discarded.has(letterId)
-          ? { letterId, kind: 'discarded' as const }
-          : notWaiting(letterId, known.get(letterId)),
-      ),
-    } satisfies DiscardAnswer
-  })
+  app.post(
+    '/v1/dead-letters/discard',
+    { config: { scope: 'operate' }, schema: { body: discardSchema } },
+    async request => {
+      const { letterIds, reason } = request.body
+      const { actor } = originOf(request)
+      const discarded = new Set(await deadLetters.discard(letterIds, actor.id, reason))
+      if (discarded.size > 0)
+        logger.warn({ letterIds: [...discarded], by: actor.id, reason }, 'dead letters were discarded')
+      const rest = letterIds.filter(id => !discarded.has(id))
+      const known = new Map(
+        (await deadLetters.statuses(rest)).map(({ letterId, status }) => [letterId, status] as const),
+      )
+      return {
+        results: letterIds.map(letterId =>
+          discarded.has(letterId)
+            ? { letterId, kind: 'discarded' as const }
+            : notWaiting(letterId, known.get(letterId)),
+        ),
+      } satisfies DiscardAnswer
+    },
+  )
 }
 
 const bytes = (of: Buffer | null): string | null => of?.toString('base64') ?? null

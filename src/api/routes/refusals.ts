@@ -6,12 +6,16 @@ import type { Refusal, TaskRefusals } from '../schemas/refusals.ts'
 import { taskParamsSchema } from '../schemas/tasks.ts'
 
 export function refusalRoutes(app: TypedApp, parts: AppParts): void {
-  app.get('/v1/tasks/:id/refusals', { schema: { params: taskParamsSchema } }, async request => {
-    const taskId = request.params.id
-    const { count, first, last } = await parts.refusals.read(taskId)
-    if (count === 0 && (await parts.engine.read(taskId)).kind === 'absent') throw new Problem('not_found')
-    return { taskId, count, first: first.map(view), last: last.map(view) } satisfies TaskRefusals
-  })
+  app.get(
+    '/v1/tasks/:id/refusals',
+    { config: { scope: 'audit' }, schema: { params: taskParamsSchema } },
+    async request => {
+      const taskId = request.params.id
+      const { count, first, last } = await parts.refusals.read(taskId)
+      if (count === 0 && (await parts.engine.read(taskId)).kind === 'absent') throw new Problem('not_found')
+      return { taskId, count, first: first.map(view), last: last.map(view) } satisfies TaskRefusals
+    },
+  )
 }
 
 const view = ({

@@ -17,9 +17,13 @@ import { type RollCallAnswer, type VerifyAnswer, verifySchema } from '../schemas
 const LOG_EVENTS = 5_000
 
 export function rollCallRoutes(app: TypedApp, { rollCall, pool, log, logger }: AppParts): void {
-  app.get('/v1/rollcall', async () => (await rollCall.read()) satisfies RollCallAnswer)
+  app.get(
+    '/v1/rollcall',
+    { config: { scope: 'audit' } },
+    async () => (await rollCall.read()) satisfies RollCallAnswer,
+  )
 
-  app.post('/v1/verify', { schema: { body: verifySchema } }, async request => {
+  app.post('/v1/verify', { config: { scope: 'audit' }, schema: { body: verifySchema } }, async request => {
     const { cursor, limit, repair: asked } = request.body
     const source = { pool, log }
     if (asked && !cursor) await repairSetAside(source)

@@ -45,18 +45,22 @@ export function workerRoutes(app: TypedApp, parts: AppParts): void {
 }
 
 function claimRoute(app: TypedApp, { claims }: AppParts, stopping: AbortSignal): void {
-  app.post('/v1/workers/claim', { schema: { body: claimSchema } }, async (request, reply) => {
-    const { leaseToken, ...claim } = request.body
-    const { source } = originOf(request)
-    const signal = AbortSignal.any([stopping, goneSignal(reply)])
-    // Whoever takes nothing new has nothing to wait for.
-    const waitMs = claim.max === 0 ? 0 : claim.waitMs
-    const tasks = await claims.claim(
-      { ...claim, waitMs, leaseTokenHash: hashToken(leaseToken), source },
-      signal,
-    )
-    return { tasks: tasks.map(claimedTask) } satisfies ClaimAnswer
-  })
+  app.post(
+    '/v1/workers/claim',
+    { config: { scope: 'work' }, schema: { body: claimSchema } },
+    async (request, reply) => {
+      const { leaseToken, ...claim } = request.body
+      const { source } = originOf(request)
+      const signal = AbortSignal.any([stopping, goneSignal(reply)])
+      // Whoever takes nothing new has nothing to wait for.
+      const waitMs = claim.max === 0 ? 0 : claim.waitMs
+      const tasks = await claims.claim(
+        { ...claim, waitMs, leaseTokenHash: hashToken(leaseToken), source },
+        signal,
+      )
+      return { tasks: tasks.map(claimedTask) } satisfies ClaimAnswer
+    },
+  )
 }
 
 /** Aborted when the caller goes away before it is answered (PITFALLS H2: the request's own close says nothing). */
@@ -71,7 +75,7 @@ function goneSignal(reply: FastifyReply): AbortSignal {
 function startRoute(app: TypedApp, { engine, leases }: AppParts): void {
   app.post(
     '/v1/workers/start',
-    { schema: { body: startsSchema }, bodyLimit: BATCH_BODY_BYTES },
+    { config: { scope: 'work' }, schema: { body: startsSchema }, bodyLimit: BATCH_BODY_BYTES },
     async request => {
       const origin = originOf(request)
       const { worker, leaseToken, tasks, commandId = randomUUID() } = request.body
@@ -113,7 +117,7 @@ function startResult(taskId: string, answer: Answer): StartResult {
 function reportRoute(app: TypedApp, { engine, leases }: AppParts): void {
   app.post(
     '/v1/workers/report',
-    { schema: { body: reportsSchema }, bodyLimit: BATCH_BODY_BYTES },
+    { config: { scope: 'work' }, schema: { body: reportsSchema }, bodyLimit: BATCH_BODY_BYTES },
     async request => {
       const origin = originOf(request)
       const actor: Actor = { kind: 'worker', id: request.body.worker }
@@ -158,7 +162,7 @@ function taskIdIn(member: unknown): string | null {
 function heartbeatRoute(app: TypedApp, { leases }: AppParts): void {
   app.post(
     '/v1/workers/heartbeat',
-    { schema: { body: heartbeatSchema }, bodyLimit: BATCH_BODY_BYTES },
+    { config: { scope: 'work' }, schema: { body: heartbeatSchema }, bodyLimit: BATCH_BODY_BYTES },
     async request => {
       const { beats } = request.body
       const results = await leases.heartbeat(
@@ -207,7 +211,7 @@ function singleRoutes(app: TypedApp, parts: AppParts): void {
   }
   app.post(
     '/v1/tasks/:id/start',
-    { schema: { params: taskParamsSchema, body: startSchema } },
+    { config: { scope: 'work' }, schema: { params: taskParamsSchema, body: startSchema } },
     async request => {
       const { worker, attempt, leaseToken, commandId } = request.body
       const command = { trigger: 'START', worker, attempt, leaseTokenHash: hashToken(leaseToken) } as const
@@ -223,7 +227,7 @@ function singleRoutes(app: TypedApp, parts: AppParts): void {
   for (const [path, trigger, schema] of reports) {
     app.post(
       `/v1/tasks/:id/${path}`,
-      { schema: { params: taskParamsSchema, body: schema } },
+      { config: { scope: 'work' }, schema: { params: taskParamsSchema, body: schema } },
       async request => {
         const taskId = request.params.id
         // Path and schema were chosen together, a link that a loop hides from TypeScript.
