@@ -9,15 +9,20 @@ import type { ZodTypeProvider } from 'fastify-type-provider-zod'
 import type { Logger } from 'pino'
 import { type ZodType, z } from 'zod'
 import { ClaimNotStartedError } from '../workers/claims.ts'
-import { guardRoutes } from './access.ts'
+import { guardRoutes, nameScopes, noteRefusal } from './access.ts'
 import { answerBrokenRequest } from './broken-request.ts'
 import { parseJsonBody } from './json-body.ts'
+import { serveDocument } from './openapi.ts'
 import type { AppParts } from './parts.ts'
 import { invalid, Problem } from './problems.ts'
+import { protect, rateOf } from './protection.ts'
+import { guardReach } from './reach.ts'
 import { commandRoutes } from './routes/commands.ts'
 import { deadLetterRoutes } from './routes/dead-letters.ts'
+import { eventRoutes } from './routes/events.ts'
 import { healthRoutes } from './routes/health.ts'
 import { historyRoute } from './routes/history.ts'
+import { keyRoutes } from './routes/keys.ts'
 import { listRoutes } from './routes/list.ts'
 import { metricsRoutes } from './routes/metrics.ts'
 import { refusalRoutes } from './routes/refusals.ts'
@@ -25,6 +30,7 @@ import { rollCallRoutes } from './routes/roll-call.ts'
 import { submitRoutes } from './routes/submit.ts'
 import { taskRoute } from './routes/task.ts'
 import { workerRoutes } from './routes/workers.ts'
+import { SignalWatch } from './signal-watch.ts'
 
 export type App = FastifyInstance
 
@@ -61,9 +67,16 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
     const parsed = (schema as unknown as ZodType).safeParse(data)
     return parsed.success ? { value: parsed.data } : { error: invalid(parsed.error) }
   })
+  // The schemas of answers are for the document and the tests; nothing is cut or checked on the way.
+  app.setSerializerCompiler(() => data => JSON.stringify(data))
   refuseWhileClosing(app)
   refuseUnknownParameters(app)
-  guardRoutes(app)
+  nameScopes(app)
+  guardReach(app, parts.engine)
+  protect(app)
+  const limit = rateOf(app, parts.rateLimit)
+  // Behind the hooks of what was registered before.
+  app.after(() => guardRoutes(app, { ring: parts.ring, keysRequired: parts.keysRequired, limit }))
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
     try {
@@ -74,7 +87,11 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
       done(error as Error)
     }
   })
-  app.setErrorHandler((error: FastifyError, _request, reply) => problemOf(error, parts.logger).send(reply))
+  app.setErrorHandler((error: FastifyError, request, reply) => {
+    const problem = problemOf(error, parts.logger)
+    noteRefusal(parts, request, problem)
+    return problem.send(reply)
+  })
   app.setNotFoundHandler((request, reply) =>
     new Problem(
       'route_not_found',
@@ -82,18 +99,25 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
     ).send(reply),
   )
   const typed = app.withTypeProvider<ZodTypeProvider>()
-  metricsRoutes(typed, parts)
-  healthRoutes(typed, parts)
-  if (serves === 'health') return app
-  submitRoutes(typed, parts)
-  taskRoute(typed, parts)
-  listRoutes(typed, parts)
-  historyRoute(typed, parts)
-  commandRoutes(typed, parts)
-  refusalRoutes(typed, parts)
-  workerRoutes(typed, parts)
-  rollCallRoutes(typed, parts)
-  deadLetterRoutes(typed, parts)
+  if (serves === 'api') serveDocument(app)
+  // Behind the hooks of what was registered, which is loaded later than it is registered.
+  app.after(() => {
+    metricsRoutes(typed, parts)
+    healthRoutes(typed, parts)
+    if (serves === 'health') return
+    const signalWatch = new SignalWatch(parts)
+    submitRoutes(typed, parts)
+    taskRoute(typed, parts, signalWatch)
+    eventRoutes(typed, parts, signalWatch)
+    listRoutes(typed, parts)
+    historyRoute(typed, parts)
+    commandRoutes(typed, parts)
+    refusalRoutes(typed, parts)
+    workerRoutes(typed, parts)
+    rollCallRoutes(typed, parts)
+    deadLetterRoutes(typed, parts)
+    keyRoutes(typed, parts)
+  })
   return app
 }
 

@@ -1,7 +1,8 @@
-/** Who asks and from where, as the request says it; access keys will say it better one day. */
+/** Who asks and from where: what the key says, and what the request says beside it. */
 import type { FastifyRequest } from 'fastify'
 import { z } from 'zod'
 import type { Actor, Source } from '../domain/events.ts'
+import { LIMITS } from '../domain/limits.ts'
 import { invalid } from './problems.ts'
 import { idSchema, workerSchema } from './schemas/common.ts'
 
@@ -13,7 +14,7 @@ export interface Origin {
 }
 
 const headersSchema = z.object({
-  /** A person's name for the history; without it the caller is an anonymous client. */
+  /** A person's name for the history; nothing vouches for it but the key that it came with. */
   'rollcall-actor': workerSchema.optional(),
   'rollcall-source': z.literal('command_line').optional(),
   'correlation-id': idSchema.optional(),
@@ -32,10 +33,19 @@ export function originOf(request: FastifyRequest): Origin {
     traceparent,
   } = headers.data
   return {
-    actor: person ? { kind: 'person', id: person } : { kind: 'client', id: 'anonymous' },
+    actor: actorOf(person ?? null, request.caller.key),
     source: source ?? 'http',
     correlationId: correlationId ?? null,
     // A trace header that is not one is no reason to refuse a task.
     trace: traceparent && TRACEPARENT.test(traceparent) ? traceparent : null,
   }
+}
+
+function actorOf(person: string | null, key: string | null): Actor {
+  if (person === null) return { kind: 'client', id: key ?? 'anonymous' }
+  if (key === null) return { kind: 'person', id: person }
+  // Both have to fit where one does; what vouches for the name is kept whole.
+  const via = ` via ${key}`
+  const name = person.slice(0, LIMITS.workerLength - via.length).replace(/[\uD800-\uDBFF]$/, '')
+  return { kind: 'person', id: name + via }
 }

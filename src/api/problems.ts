@@ -11,9 +11,20 @@ const HTTP_ERRORS = {
   json_too_deep: { status: 400, title: 'The body is nested too deep.' },
   number_not_exact: { status: 400, title: 'A number cannot be kept exactly.' },
   forbidden_key: { status: 400, title: 'A key is not accepted.' },
+  unauthenticated: { status: 401, title: 'This takes an access key, and none that is valid was shown.' },
+  missing_scope: { status: 403, title: 'The key lacks the scope that this takes.' },
+  other_tenant: { status: 403, title: 'The key is of another tenant than the one that was named.' },
+  whole_installation: { status: 403, title: "This is about all tenants, and the key is one tenant's." },
+  key_not_found: { status: 404, title: 'No access key has this id.' },
+  key_name_taken: { status: 409, title: 'A key of this name is in use.' },
+  rate_limited: { status: 429, title: 'This caller sends more requests than it may; ask again later.' },
   unknown_type: {
     status: 422,
     title: 'The task type is not configured, and only configured ones are accepted.',
+  },
+  search_too_slow: {
+    status: 422,
+    title: 'The search took too long and was given up; ask for less.',
   },
   payload_mismatch: { status: 422, title: 'The payload does not fit the schema of its task type.' },
   dead_letter_not_found: { status: 404, title: 'No dead letter has this id.' },
@@ -23,6 +34,8 @@ const HTTP_ERRORS = {
   content_too_large: { status: 413, title: 'A field holds more bytes than it may.' },
   unsupported_media_type: { status: 415, title: 'The body must be application/json in UTF-8.' },
   headers_too_large: { status: 431, title: 'The headers are larger than accepted.' },
+  too_many_waits: { status: 503, title: 'Too many requests wait in this process; ask again later.' },
+  too_many_streams: { status: 503, title: 'Too many streams are open in this process; ask again later.' },
   read_model_rebuilding: {
     status: 503,
     title: 'The read model is being rebuilt; ask again once it has caught up.',
@@ -54,6 +67,9 @@ export const CATALOGUE: Record<ProblemCode, { status: number; title: string }> =
     ]),
   ) as Record<AnyRefusalCode, { status: number; title: string }>),
 }
+
+/** All codes, for schemas. */
+export const CODES = Object.keys(CATALOGUE) as [ProblemCode, ...ProblemCode[]]
 
 export interface FieldError {
   /** Where, as a path into the body or the query, such as `timeouts.queueMs`. */
@@ -90,7 +106,8 @@ export class Problem extends Error {
   }
 
   send(reply: FastifyReply): FastifyReply {
-    if (this.status === 503) reply.header('retry-after', String(RETRY_AFTER_SECONDS))
+    if (this.status === 503 || this.status === 429) reply.header('retry-after', String(RETRY_AFTER_SECONDS))
+    if (this.status === 401) reply.header('www-authenticate', 'Bearer realm="rollcall"')
     return reply.code(this.status).type('application/problem+json').send(this.body())
   }
 }

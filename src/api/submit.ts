@@ -10,12 +10,28 @@ import type { Lifecycles } from '../engine/lifecycles.ts'
 import type { Origin } from './origin.ts'
 import { Problem } from './problems.ts'
 import type { Submit } from './schemas/tasks.ts'
-import { newTaskId, taskIdOfKey } from './task-id.ts'
+import { type KeyScope, newTaskId, taskIdOfKey } from './task-id.ts'
 
 export interface TypesConfig {
   types: Record<string, TaskType>
   strictTypes: boolean
 }
+
+/** An idempotency key, and the batch that it is about, by its digest, where it is about a whole one. */
+export interface SubmitKey {
+  route: KeyScope['route']
+  key: string
+  batch?: string
+}
+
+export interface SubmitCommand {
+  envelope: CommandEnvelope
+  fingerprintOf: FingerprintOf
+}
+
+/** What makes two batches the same one. */
+export const batchDigest = (tasks: readonly unknown[]): string =>
+  hash('sha256', canonicalJson(tasks as Json[]))
 
 /** Builds submit commands for the configured types. */
 export class Submitter {
@@ -40,31 +56,31 @@ export class Submitter {
   /**
    * The command for a request.
    *
-   * @param key the Idempotency-Key, scoped by tenant and route through the id it gives; null makes a new id
+   * @param tenant whose task it is to be, whatever the request leaves out
+   * @param key null makes a new id
    * @throws Problem unknown_type, payload_mismatch
    */
-  command(
-    request: Submit,
-    key: string | null,
-    origin: Origin,
-  ): { envelope: CommandEnvelope; fingerprintOf: FingerprintOf } {
+  command(request: Submit, tenant: string | null, key: SubmitKey | null, origin: Origin): SubmitCommand {
     const type = this.#types.get(request.type) ?? null
     if (!type && this.#strict)
       throw new Problem('unknown_type', `The type ${request.type} is not configured.`)
     this.#checkPayload(request)
     const lifecycle = this.#lifecycles.named(type?.lifecycle ?? 'standard')
     if (!lifecycle) throw new Error('bug: the standard lifecycle is always registered')
+    // The tenant that a caller left out is the one it would have named.
+    const whole = tenant === null ? request : { ...request, tenant }
     // Key order matters only where the request can be compared with another one of the same key.
-    const asked = key === null ? JSON.stringify(request) : canonicalJson(request as unknown as Json)
+    const text = key === null ? JSON.stringify(whole) : canonicalJson(whole as unknown as Json)
+    const asked = key?.batch === undefined ? text : `${text}\n${key.batch}`
     const fingerprintOf: FingerprintOf = salt => hash('sha256', `${salt}\n${asked}`)
     const salt = randomUUID()
     const envelope: CommandEnvelope = {
-      taskId: key === null ? newTaskId() : taskIdOfKey('default', 'tasks', key),
+      taskId: key === null ? newTaskId() : taskIdOfKey({ tenant, route: key.route }, key.key),
       command: {
         trigger: 'SUBMIT',
         type: request.type,
         priority: request.priority ?? type?.priority ?? 0,
-        tenant: null,
+        tenant,
         lifecycle,
         timeouts: resolveTimeouts(type, request.timeouts),
         retry: resolveRetry(type, request.retry),

@@ -11,10 +11,12 @@ export const signalsOf = ({ workState }: Pick<AppParts, 'workState'>, task: Task
 
 /** @param signals those of a task that has just been read; left out, they are read now */
 export async function taskAnswer(
-  parts: Pick<AppParts, 'engine' | 'workState' | 'clock'>,
+  parts: Pick<AppParts, 'engine' | 'workState' | 'clock' | 'estimates'>,
   task: Task,
   signals?: Signals,
 ): Promise<TaskView> {
   const known = signals ?? (await signalsOf(parts, task))
-  return taskView(task, known, parts.clock.now(), await parts.engine.definitionOf(task))
+  const definition = await parts.engine.definitionOf(task)
+  const now = parts.clock.now()
+  return taskView(task, known, now, definition, await parts.estimates.of(task, known, now))
 }

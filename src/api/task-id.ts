@@ -20,6 +20,18 @@ export function newTaskId(): string {
   return uuidv7({ random })
 }
 
-/** The task id that an Idempotency-Key stands for, scoped by tenant and route: the stream is the check. */
-export const taskIdOfKey = (tenant: string, route: string, key: string): string =>
-  uuidv5(`${tenant}\n${route}\n${key}`, KEY_NAMESPACE)
+/** Where a key is one key: the same key of another tenant, or on another route, is another. */
+export interface KeyScope {
+  tenant: string | null
+  route: 'tasks' | 'batch'
+}
+
+/**
+ * The task id that an Idempotency-Key stands for: the stream is the check. Ids are stored, so what they are made of is
+ * fixed for ever; no tenant's name holds a colon, so none can take the place of no tenant.
+ */
+export const taskIdOfKey = ({ tenant, route }: KeyScope, key: string): string =>
+  uuidv5(`${tenant === null ? 'default' : `tenant:${tenant}`}\n${route}\n${key}`, KEY_NAMESPACE)
+
+/** The key of one member of a batch that has a key as a whole; no key holds a line break. */
+export const memberKey = (key: string, index: number): string => `${key}\n${index}`

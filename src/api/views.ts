@@ -1,4 +1,5 @@
 /** From the fold and its signals to what clients see. */
+import type { Estimate } from '../domain/estimate.ts'
 import type { Instant } from '../domain/events.ts'
 import { type Forecast, forecast } from '../domain/forecast.ts'
 import type { LifecycleDefinition } from '../domain/lifecycle.ts'
@@ -18,6 +19,7 @@ export function taskView(
   signals: Signals,
   now: Instant,
   definition: LifecycleDefinition | null,
+  estimate: Estimate | null,
 ): TaskView {
   const error = shownError(task)
   return {
@@ -30,9 +32,14 @@ export function taskView(
     maxAttempts: task.retry.maxAttempts,
     run: task.run,
     priority: task.priority,
+    tenant: task.tenant,
+    position: signals.position,
+    estimatedRemainingSeconds: estimate,
     worker: 'worker' in task ? task.worker : null,
     payload: task.payload,
     labels: task.labels,
+    timeouts: task.timeouts,
+    retry: task.retry,
     result: task.status === 'SUCCESS' ? task.result : null,
     resultUrl: task.status === 'SUCCESS' ? task.resultUrl : null,
     errorCode: error.code,

@@ -9,6 +9,7 @@ export const DEFAULT_URL = 'http://127.0.0.1:8080'
 
 interface GlobalOptions {
   url?: string
+  key?: string
   json?: boolean
 }
 
@@ -21,7 +22,8 @@ export interface Connected {
 /** What a command needs to talk to the service it was pointed at. */
 export function connect(command: Command): Connected {
   const url = urlOf(command)
-  return { client: createClient({ url, headers: originHeaders() }), terminal: terminalOf(command), url }
+  const options = { url, key: keyOf(command), headers: originHeaders() }
+  return { client: createClient(options), terminal: terminalOf(command), url }
 }
 
 export const terminalOf = (command: Command): Terminal =>
@@ -35,6 +37,18 @@ export function urlOf(command: Command): string {
   if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol))
     throw usageError(`${from} must be an address such as ${DEFAULT_URL}, not ${JSON.stringify(url)}.`)
   return url
+}
+
+/** The access key: `--key`, else the environment, where not every user of the machine can read it. */
+export function keyOf(command: Command): string | undefined {
+  const given = command.optsWithGlobals<GlobalOptions>().key
+  const key = given ?? (process.env.ROLLCALL_KEY || undefined)
+  // What was given is not repeated: it may be a key with a slip in it.
+  if (key !== undefined && !/^[\x21-\x7e]+$/.test(key))
+    throw usageError(
+      `${given === undefined ? 'ROLLCALL_KEY' : '--key'} is no access key: it has spaces or other signs.`,
+    )
+  return key
 }
 
 /** What the history says of who asked: the user of this machine, at a command line. */

@@ -42,6 +42,14 @@ export function databaseError(error: unknown, connectionString: string): unknown
     return new CliError('database_refused', `The database ${where} refuses: ${message}.`, EXIT.usage, {
       cause: error,
     })
+  // A table that a later version brought.
+  if (code === '42P01')
+    return new CliError(
+      'not_migrated',
+      `The database ${where} is older than this Rollcall: ${message}. Run ${SELF} migrate with the same --database-url.`,
+      EXIT.usage,
+      { cause: error },
+    )
   if (/^(E[A-Z]+|57P03|53300|08.*)$/.test(code) || /timeout|terminated/i.test(message))
     return new CliError(
       'database_unreachable',

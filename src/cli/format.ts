@@ -1,6 +1,6 @@
 /** Text for people out of what the service answers. */
 import type { TaskView } from '../api/schemas/tasks.ts'
-import { spell } from '../domain/wording.ts'
+import { countText, spell } from '../domain/wording.ts'
 import type { Colors } from './terminal.ts'
 
 export { spell }
@@ -52,6 +52,20 @@ export function relative(iso: string, now = Date.now()): string {
 
 /** In UTC to the second: `2030-01-31 09:00:00Z`. */
 export const clockTime = (iso: string): string => `${iso.slice(0, 10)} ${iso.slice(11, 19)}Z`
+
+/** In one unit, as nobody knows it better: `40 s`, `2 min`, `3 h`, `5 d`. */
+export function roughly(seconds: number): string {
+  if (seconds < 90) return `${Math.ceil(seconds)} s`
+  if (seconds < 90 * 60) return `${Math.round(seconds / 60)} min`
+  if (seconds < 48 * 3_600) return `${Math.round(seconds / 3_600)} h`
+  return `${Math.round(seconds / 86_400)} d`
+}
+
+/** `1st`, `2nd`, `3rd`, `11th`, `1,001st`. */
+export function ordinal(rank: number): string {
+  const teen = rank % 100 >= 11 && rank % 100 <= 13
+  return `${countText(rank)}${(teen ? undefined : ['th', 'st', 'nd', 'rd'][rank % 10]) ?? 'th'}`
+}
 
 export function bar(fraction: number, width: number): string {
   const full = Math.round(Math.min(1, Math.max(0, fraction)) * width)

@@ -1,6 +1,6 @@
 /** Puts the commands together. Each loads what it needs when it runs, so that help and `get` come at once. */
-import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { packageVersion } from '../api/version.ts'
 import { addCancel } from './commands/cancel.ts'
 import { addDeadLetters } from './commands/dead-letters.ts'
 import { addDemo } from './commands/demo.ts'
@@ -8,6 +8,7 @@ import { addDemoWorker } from './commands/demo-worker.ts'
 import { addDev } from './commands/dev.ts'
 import { addGet } from './commands/get.ts'
 import { addHistory } from './commands/history.ts'
+import { addKeys } from './commands/keys.ts'
 import { addList } from './commands/list.ts'
 import { addLog } from './commands/log.ts'
 import { addMigrate } from './commands/migrate.ts'
@@ -17,6 +18,7 @@ import { addRollCall } from './commands/rollcall.ts'
 import { addServe } from './commands/serve.ts'
 import { addSubmit } from './commands/submit.ts'
 import { addVerify } from './commands/verify.ts'
+import { addWatch } from './commands/watch.ts'
 import { addWorker } from './commands/worker.ts'
 import { DEFAULT_URL } from './connection.ts'
 import { CliError, EXIT, SELF } from './failures.ts'
@@ -43,6 +45,7 @@ Exit codes:
 
 Environment:
   ROLLCALL_URL  in place of --url
+  ROLLCALL_KEY  in place of --key
   NO_COLOR      output without colours`
 
 /** Runs one command line. Never rejects; the exit code is set. */
@@ -65,8 +68,9 @@ export function buildProgram(): Command {
       'Tasks that always answer the roll call: submit them, work on them, ask what became of them.',
     )
     .option('--url <address>', `where the service answers (default: ROLLCALL_URL or ${DEFAULT_URL})`)
+    .option('--key <key>', 'access key (default: ROLLCALL_KEY, which is better: all can read a command line)')
     .option('--json', 'output for programs: JSON on stdout, problems as JSON on stderr')
-    .version(version(), '--version', 'print the version')
+    .version(packageVersion(), '--version', 'print the version')
     .helpOption('-h, --help', 'print help')
     .addHelpText('after', EPILOGUE)
     .configureHelp({ showGlobalOptions: true })
@@ -85,6 +89,7 @@ const COMMANDS = [
   addSubmit,
   addWorker,
   addGet,
+  addWatch,
   addList,
   addHistory,
   addCancel,
@@ -93,6 +98,7 @@ const COMMANDS = [
   addRollCall,
   addDeadLetters,
   addVerify,
+  addKeys,
   addServe,
   addMigrate,
   addLog,
@@ -105,9 +111,4 @@ function conclude(error: unknown, terminal: Terminal, url = process.env.ROLLCALL
   if (error.exitCode === 0) return EXIT.ok
   const message = error.code === 'commander.help' ? 'Say what to do.' : error.message.replace(/^error: /, '')
   return terminal.fail(new CliError('usage', `${message}\nSee ${SELF} --help.`, EXIT.usage), url)
-}
-
-function version(): string {
-  const file = new URL('../../package.json', import.meta.url)
-  return (JSON.parse(readFileSync(file, 'utf8')) as { version: string }).version
 }

@@ -1,6 +1,18 @@
 /** A task in words: one line, or everything a person may want to know. */
 import type { TaskView } from '../api/schemas/tasks.ts'
-import { bar, clockTime, cut, paintStatus, printable, relative, shortJson, spell } from './format.ts'
+import { countText } from '../domain/wording.ts'
+import {
+  bar,
+  clockTime,
+  cut,
+  ordinal,
+  paintStatus,
+  printable,
+  relative,
+  roughly,
+  shortJson,
+  spell,
+} from './format.ts'
 import type { Terminal } from './terminal.ts'
 
 const LABEL_WIDTH = 11
@@ -17,6 +29,7 @@ export function describeTask(task: TaskView, { colors }: Terminal): string {
   const facts: [label: string, text: string | null][] = [
     ['status', statusLine(task, colors)],
     ['why', cut(printable(task.why), MESSAGE_LENGTH)],
+    ['ahead', aheadLine(task)],
     ['next', nextLine(task)],
     ['attempt', attemptLine(task)],
     ['worker', task.worker === null ? null : printable(task.worker)],
@@ -44,6 +57,18 @@ function statusLine(task: TaskView, colors: Terminal['colors']): string {
   if (task.status === 'PROCESSING' && task.progress !== null)
     parts.push(`${bar(task.progress, 20)} ${Math.round(task.progress * 100)} %`)
   return parts.join('  ')
+}
+
+/** `12th in the queue, about 2 min (up to 5 min)`. */
+export function aheadLine({ position, estimatedRemainingSeconds: left }: TaskView): string | null {
+  const parts: string[] = []
+  if (position?.exact) parts.push(`${ordinal(position.rank)} in the queue`)
+  else if (position) parts.push(`more than ${countText(position.rank - 1)} are ahead`)
+  if (left) {
+    const [usual, most] = [roughly(left.p50), roughly(left.p90)]
+    parts.push(`about ${usual}${most === usual ? '' : ` (up to ${most})`}`)
+  }
+  return parts.length === 0 ? null : parts.join(', ')
 }
 
 function nextLine({ nextDeadline }: TaskView): string | null {

@@ -5,16 +5,10 @@
 import { costOfTimeout } from './attempt-cost.ts'
 import type { Command, CommandEnvelope, Fence } from './commands.ts'
 import type { Instant, Json, TaskEvent } from './events.ts'
-import {
-  type LifecycleDefinition,
-  mayEnterStep,
-  stepLimitMs,
-  TRIGGER_EVENTS,
-  type Trigger,
-  transition,
-} from './lifecycle.ts'
+import { type LifecycleDefinition, mayEnterStep, stepLimitMs, type Trigger, transition } from './lifecycle.ts'
 import { LIMITS } from './limits.ts'
 import { type Refusal, type RefusalCode, refusal } from './refusals.ts'
+import { recall } from './remembered.ts'
 import { retryDelayMs } from './retry-policy.ts'
 import { isOpen, type ProcessingTask, type Task, unreachable } from './task.ts'
 import { instantText } from './wording.ts'
@@ -44,8 +38,9 @@ export function decide(task: Task | null, envelope: CommandEnvelope, given: Give
   if (task === null) return refuse('not_found')
   // "repeated" tells the sender of START that it holds the lease, so its command id alone does not do: the
   // attempt may have ended since.
-  if (isRemembered(task, command, commandId) && (command.trigger !== 'START' || holds(task, command)))
-    return { kind: 'repeated' }
+  const known = recall(task.recentCommands, command, commandId)
+  if (known === 'other') return refuse('idempotency_key_reused')
+  if (known === 'same' && (command.trigger !== 'START' || holds(task, command))) return { kind: 'repeated' }
   if (ifRevision !== null && ifRevision !== task.revision)
     return refuse('revision_mismatch', `It is at revision ${task.revision}, not ${ifRevision}.`)
   switch (command.trigger) {
@@ -82,13 +77,6 @@ const refuse = (code: RefusalCode, detail?: string): Decision => ({
   kind: 'refused',
   refusal: refusal(code, detail),
 })
-
-/** Whether this very command was accepted lately: one id may serve commands of different kinds. */
-function isRemembered(task: Task, command: Command, commandId: string): boolean {
-  const trigger = command.trigger === 'TIMEOUT' ? (`TIMEOUT:${command.timer}` as const) : command.trigger
-  if (trigger === 'SUBMIT') return false
-  return TRIGGER_EVENTS[trigger].some(event => task.recentCommands.includes(`${event}:${commandId}`))
-}
 
 /** The refusal where a status does not answer a trigger; null where it does. */
 function move(task: Task, trigger: Trigger, given: Given): Decision | null {

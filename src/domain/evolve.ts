@@ -5,6 +5,7 @@
 import type { EventData, Instant, Json, RecordedEvent, TaskError } from './events.ts'
 import { eventFits, type TimeoutTimer } from './lifecycle.ts'
 import { LIMITS } from './limits.ts'
+import { rememberedAs } from './remembered.ts'
 import {
   type EndedAttempt,
   type OpenTask,
@@ -41,7 +42,7 @@ export function evolve(taskId: string, task: Task | null, recorded: RecordedEven
   core.updatedAt = metadata.at
   // A late result was refused; asked again it must be refused again, not answered as a repetition.
   if (event.type !== 'LateResultRecorded')
-    core.recentCommands = [...task.recentCommands, `${event.type}:${metadata.commandId}`].slice(
+    core.recentCommands = [...task.recentCommands, rememberedAs(event, metadata.commandId)].slice(
       -LIMITS.rememberedCommands,
     )
   return next(task, core, recorded)
@@ -128,7 +129,7 @@ function submitted(taskId: string, { event, metadata, revision, hash }: Recorded
     endedAttempts: [],
     lateResults: 0,
     notes: 0,
-    recentCommands: [`${event.type}:${metadata.commandId}`],
+    recentCommands: [rememberedAs(event, metadata.commandId)],
     revision,
     hash,
   }

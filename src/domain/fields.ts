@@ -35,6 +35,9 @@ export const boundedJson = (bytes: number) =>
       error: `must not exceed ${bytes} bytes of JSON`,
       params: tooLarge,
     })
+    .describe(
+      `Any JSON of at most ${bytes} bytes and ${LIMITS.jsonDepth} levels, with numbers that a double keeps exactly.`,
+    )
 
 function isDeeper(value: Json, levels: number): boolean {
   if (value === null || typeof value !== 'object') return false
@@ -56,10 +59,14 @@ export const textSchema = (bytes: number) =>
       error: `must not exceed ${bytes} bytes`,
       params: tooLarge,
     })
+    .meta({ maxLength: bytes, description: `At most ${bytes} bytes.` })
 
 /** Text of an error: cut instead of refused, for a failure report must never bounce for its length (S38). */
 export const cutTextSchema = (bytes: number) =>
-  z.string().transform(text => cutText(storableText(text), bytes))
+  z
+    .string()
+    .transform(text => cutText(storableText(text), bytes))
+    .describe(`Cut to ${bytes} bytes.`)
 
 export const workerSchema = z
   .string()
@@ -93,7 +100,11 @@ function errorCode(text: string): string {
 }
 
 export const errorInputSchema = z.strictObject({
-  code: z.string().transform(errorCode).default('error'),
+  code: z
+    .string()
+    .transform(errorCode)
+    .default('error')
+    .describe('Made [A-Za-z0-9][A-Za-z0-9._-]{0,63} where it is none.'),
   message: cutTextSchema(LIMITS.contentBytes / 4),
   detail: cutTextSchema(LIMITS.contentBytes / 2).optional(),
 })
@@ -104,3 +115,4 @@ export const resultUrlSchema = z
   .max(LIMITS.urlLength)
   // What parses addresses escapes these and hands the text on as it was; Postgres does not take it.
   .refine(url => !/[\p{Cc}\p{Cs}]/u.test(url), 'must not hold control characters')
+  .meta({ pattern: '^[hH][tT][tT][pP][sS]?:', description: 'An http or https address.' })

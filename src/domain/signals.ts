@@ -18,6 +18,24 @@ export interface OfferSignals {
   timesOffered: number
 }
 
+/**
+ * A waiting task's place among the claimable tasks of its type: the most urgent first, then the oldest. Rank 1 is
+ * claimed next. Counted as far as `AHEAD_MAX`; beyond that `exact` is false, and the rank is higher than what is said.
+ */
+export interface Position {
+  rank: number
+  exact: boolean
+}
+
+/** How many tasks ahead of a waiting one are counted, so that it costs the same however many there are. */
+export const AHEAD_MAX = 1_000
+
+/** @param ahead tasks ahead, counted up to `AHEAD_MAX + 1` */
+export const positionBehind = (ahead: number): Position => ({
+  rank: Math.min(ahead, AHEAD_MAX) + 1,
+  exact: ahead <= AHEAD_MAX,
+})
+
 /** Whether the worker of a task that was cancelled under its hands has heard of it. */
 export interface CancelNotice {
   attempt: number
@@ -29,7 +47,9 @@ export interface CancelNotice {
 export interface Signals {
   lease: LeaseSignals | null
   offer: OfferSignals | null
+  /** Null unless the task waits to be claimed: not while it is delayed or handed towards a worker. */
+  position: Position | null
   cancelNotice: CancelNotice | null
 }
 
-export const NO_SIGNALS: Signals = { lease: null, offer: null, cancelNotice: null }
+export const NO_SIGNALS: Signals = { lease: null, offer: null, position: null, cancelNotice: null }

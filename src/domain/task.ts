@@ -45,7 +45,7 @@ export interface TaskCore {
   endedAttempts: readonly EndedAttempt[]
   lateResults: number
   notes: number
-  /** The last accepted commands, as what they stored and their id: `TaskStarted:<command id>`. */
+  /** The last accepted commands (`remembered.ts`), as what they stored and their id: `TaskStarted:<command id>`. */
   recentCommands: readonly string[]
   /** Number of the last event in the stream. */
   revision: number

@@ -1,7 +1,7 @@
 /** One sentence that tells a person why a task is where it is. */
 import { isDelayed } from './deadlines.ts'
 import type { Instant } from './events.ts'
-import type { Signals } from './signals.ts'
+import { AHEAD_MAX, type Position, type Signals } from './signals.ts'
 import {
   type CancelledTask,
   type FailedTask,
@@ -11,7 +11,7 @@ import {
   type Task,
   unreachable,
 } from './task.ts'
-import { attemptText, instantText, quoted, spell } from './wording.ts'
+import { attemptText, countText, instantText, quoted, spell } from './wording.ts'
 
 /**
  * Who holds the task and until when, what it waits for, or how it ended.
@@ -58,16 +58,24 @@ function cameBack(task: PendingTask): string {
   }
 }
 
-function waiting(task: PendingTask, { offer }: Signals, now: Instant): string {
+function waiting(task: PendingTask, { offer, position }: Signals, now: Instant): string {
   if (isDelayed(task) && task.runAt > now)
     return `waits for its time, ${instantText(task.runAt)}, and then for a worker of type ${task.type}`
   const next = task.enteredBy === 'submit' ? '' : ` to begin ${attemptText(task, task.attempt)}`
-  if (offer === null || offer.timesOffered === 0) return `waiting for a worker of type ${task.type}${next}`
+  const place = position === null ? '' : `; ${placeText(position)}`
+  if (offer === null || offer.timesOffered === 0)
+    return `waiting for a worker of type ${task.type}${next}${place}`
   const times = offer.timesOffered === 1 ? 'once' : `${offer.timesOffered} times`
   // An offer whose time is over is taken back within moments and says nothing of a worker any more.
   if (offer.heldUntil === null || offer.heldUntil <= now)
-    return `waiting for a worker of type ${task.type}${next}; offered ${times}, not started`
+    return `waiting for a worker of type ${task.type}${next}; offered ${times}, not started${place}`
   return `handed towards a worker of type ${task.type} until ${instantText(offer.heldUntil)}${next}; offered ${times}, not started yet`
+}
+
+function placeText({ rank, exact }: Position): string {
+  if (!exact) return `more than ${countText(AHEAD_MAX)} tasks are ahead`
+  if (rank === 1) return 'it is next'
+  return rank === 2 ? '1 task is ahead' : `${countText(rank - 1)} tasks are ahead`
 }
 
 function running(task: ProcessingTask, { lease }: Signals, now: Instant): string {

@@ -25,6 +25,9 @@ export function spell(ms: number): string {
 const pair = (large: number, largeUnit: string, small: number, smallUnit: string): string =>
   small === 0 ? `${large} ${largeUnit}` : `${large} ${largeUnit} ${small} ${smallUnit}`
 
+/** `1,000` */
+export const countText = (count: number): string => String(count).replace(/\B(?=(\d{3})+$)/g, ',')
+
 /**
  * `attempt 2 of 3`. Attempts that were not charged, and those of earlier runs, make the number and the budget
  * differ: `attempt 5 (2 of 3 in its budget)`.

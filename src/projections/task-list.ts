@@ -1,16 +1,19 @@
 /** Pages of the read model for lists. */
-import type { Pool } from 'pg'
+import type { DeadlineTimer } from '../domain/deadlines.ts'
 import type { Status } from '../domain/lifecycle.ts'
+import type { Queryable } from './database.ts'
+import { addFilter, Conditions, type TaskFilter } from './task-filter.ts'
 
-export interface ListFilter {
-  statuses: readonly Status[] | null
-  type: string | null
+export interface ListFilter extends TaskFilter {
   order: 'newest' | 'oldest'
   limit: number
   after: ListPlace | null
 }
 
-/** The last row of a page: rows never change this key, so pages neither skip nor repeat while rows move. */
+/**
+ * The last row of a page: rows never change this key, so pages neither skip nor repeat while rows move. It is a place
+ * among all rows, so it holds for any filter.
+ */
 export interface ListPlace {
   createdAt: string
   taskId: string
@@ -25,6 +28,7 @@ export interface ListedTask {
   max_attempts: number
   run: number
   priority: number
+  tenant: string | null
   worker: string | null
   error_code: string | null
   error_message: string | null
@@ -36,39 +40,34 @@ export interface ListedTask {
   updated_at: Date
   revision: number
   hash: string
-  timer: string | null
+  /** Null in a row of an older version that is not mended yet. */
+  labels: Record<string, string> | null
+  correlation_id: string | null
+  timer: DeadlineTimer | null
   due_at: Date | null
   created_key: string
 }
 
 /** One page and the place to go on from, null at the end. */
 export async function listTasks(
-  pool: Pool,
+  db: Queryable,
   filter: ListFilter,
 ): Promise<{ rows: ListedTask[]; next: ListPlace | null }> {
   const direction = filter.order === 'newest' ? 'DESC' : 'ASC'
-  const values: unknown[] = [filter.limit + 1]
-  const conditions: string[] = []
-  const add = (condition: (place: string) => string, value: unknown): void => {
-    values.push(value)
-    conditions.push(condition(`$${values.length}`))
-  }
-  if (filter.statuses?.length === 1) add(place => `t.status = ${place}`, filter.statuses[0])
-  else if (filter.statuses) add(place => `t.status = ANY (${place}::text[])`, filter.statuses)
-  if (filter.type !== null) add(place => `t.type = ${place}`, filter.type)
+  const asked = new Conditions()
+  const limit = asked.place(filter.limit + 1)
+  addFilter(asked, filter)
   if (filter.after) {
-    values.push(filter.after.createdAt, filter.after.taskId)
-    const key = `($${values.length - 1}::timestamptz, $${values.length}::uuid)`
-    conditions.push(`(t.created_at, t.task_id) ${direction === 'DESC' ? '<' : '>'} ${key}`)
+    const key = `(${asked.place(filter.after.createdAt)}::timestamptz, ${asked.place(filter.after.taskId)}::uuid)`
+    asked.add(`(t.created_at, t.task_id) ${direction === 'DESC' ? '<' : '>'} ${key}`)
   }
-  const where = conditions.length > 0 ? `WHERE ${conditions.join(' AND ')}` : ''
-  const found = await pool.query<ListedTask>(
+  const found = await db.query<ListedTask>(
     `SELECT t.*, t.created_at::text AS created_key, d.timer, d.due_at
-       FROM (SELECT * FROM rollcall.tasks t ${where}
-              ORDER BY t.created_at ${direction}, t.task_id ${direction} LIMIT $1) t
+       FROM (SELECT * FROM rollcall.tasks t ${asked.where}
+              ORDER BY t.created_at ${direction}, t.task_id ${direction} LIMIT ${limit}) t
        LEFT JOIN rollcall.deadlines d USING (task_id)
       ORDER BY t.created_at ${direction}, t.task_id ${direction}`,
-    values,
+    asked.values,
   )
   const rows = found.rows.slice(0, filter.limit)
   const last = rows.at(-1)

@@ -30,6 +30,8 @@ export function taskRow(task: Task) {
     updated_at: timestamp(task.updatedAt),
     revision: task.revision,
     hash: task.hash,
+    labels: task.labels,
+    correlation_id: task.correlationId,
   }
 }
 
@@ -37,7 +39,8 @@ const errorText = (text: string | null): string | null =>
   text === null ? null : cutText(storableText(text), ERROR_MESSAGE_BYTES)
 
 const COLUMNS = `task_id, type, status, step, attempt, max_attempts, run, priority, tenant, worker, error_code,
-  error_message, result_url, created_at, run_at, started_at, finished_at, updated_at, revision, hash`
+  error_message, result_url, created_at, run_at, started_at, finished_at, updated_at, revision, hash,
+  labels, correlation_id`
 
 /** Writes rows as folded, whatever stood there: the repair of a row that differs from its fold. */
 export async function rewriteTasks(db: Queryable, tasks: readonly Task[]): Promise<void> {

@@ -8,6 +8,7 @@ import { LogWentBackwardsError } from '../eventlog/event-log.ts'
 import { driftingTasks, keepFindings, loadPlace, savePlace } from './drift.ts'
 import { examineTasks, type Source } from './examine.ts'
 import { FINDING_KINDS, type Finding } from './findings.ts'
+import { labelRows } from './unlabelled.ts'
 import { NotProjectedError, UnknownPlaceError, walkOn } from './verify.ts'
 
 export interface VerifierOptions extends Source {
@@ -31,6 +32,8 @@ const AGAIN_MAX = 20
 /** New findings that get a line of their own in the log; the others are counted. */
 const TOLD_MAX = 20
 const PAUSE_AFTER_FAILURE = 10
+/** Rows that wait for their labels after an upgrade, in each step: a million are through in an hour and a half. */
+const LABELLED = 200
 
 export class Verifier {
   readonly #options: VerifierOptions
@@ -39,6 +42,8 @@ export class Verifier {
   #abort = new AbortController()
   #running: Promise<void> | null = null
   #restUntil = 0
+  /** The last row that got its labels. */
+  #labelledTo: string | null = null
 
   constructor(options: VerifierOptions) {
     this.#options = options
@@ -78,6 +83,7 @@ export class Verifier {
 
   async #step(): Promise<void> {
     const { pool } = this.#options
+    this.#labelledTo = await labelRows(this.#options, this.#labelledTo, LABELLED)
     const again = await driftingTasks(pool, AGAIN_MAX)
     if (again.length > 0)
       this.#tell(await keepFindings(pool, await examineTasks(this.#options, again), FINDING_KINDS))

@@ -258,7 +258,7 @@ const SET_ASIDE_MAX = 500
  *
  * @returns those that cannot be folded or written, with the reason
  */
-async function refoldEach(
+export async function refoldEach(
   pool: Pool,
   read: TaskReader['readMany'],
   taskIds: readonly string[],

@@ -16,6 +16,7 @@ export const readyRow = (task: PendingTask) => ({
   priority: task.priority,
   pending_since: timestamp(Math.max(task.pendingSince, task.runAt)),
   attempt: task.attempt,
+  tenant: task.tenant,
 })
 
 /** What of a running task goes into `rollcall.leases`; the database says until when it is held. */

@@ -50,8 +50,12 @@ const settingsSchema = z.strictObject({
     }),
   host: z.string().min(1).default('127.0.0.1'),
   port: portSchema.optional(),
+  /** Ask for an access key on loopback too; on another address it is asked for anyway. */
+  requireKeys: z.union([z.boolean(), z.stringbool()], 'must be true or false').default(false),
   /** Serve another address than loopback without access keys: only when it is asked for by name. */
   withoutKeys: z.boolean().default(false),
+  /** Requests that each key, or each address without one, may send to this process in a second; 0 is no limit. */
+  rateLimit: z.coerce.number('must be a number').int().min(0).max(1_000_000).optional(),
   roles: z.array(z.enum(ROLES)).min(1).optional(),
   /** Of Kafka, `host:port`; none where workers use HTTP alone. */
   kafkaBrokers: z
@@ -76,14 +80,18 @@ export const serviceConfigSchema = settingsSchema
         message: `${lost.join(' and ')} cannot run without --kafka-brokers`,
       })
   })
+  .refine(({ requireKeys, withoutKeys }) => !(requireKeys && withoutKeys), {
+    path: ['withoutKeys'],
+    error: 'keys cannot be required and left out at once',
+  })
   .transform((given, context) => {
-    const { databaseUrl, log, host, withoutKeys, kafkaBrokers, logLevel } = given
+    const { databaseUrl, log, host, requireKeys, withoutKeys, rateLimit, kafkaBrokers, logLevel } = given
     const possible = ROLES.filter(role => kafkaBrokers.length > 0 || !needsKafka(role))
     const roles = given.roles ?? possible
     const port = given.port ?? (roles.includes('api') ? DEFAULT_PORT : null)
     const security = kafkaSecurity(given, context)
     return {
-      ...{ databaseUrl, log, host, port, withoutKeys, roles, logLevel },
+      ...{ databaseUrl, log, host, port, requireKeys, withoutKeys, rateLimit, roles, logLevel },
       ...{ kafkaBrokers, kafkaSecurity: security },
     }
   })
@@ -165,6 +173,8 @@ const environmentSchema = z.object({
   ROLLCALL_LOG: z.string().optional(),
   ROLLCALL_HOST: z.string().optional(),
   ROLLCALL_PORT: z.string().optional(),
+  ROLLCALL_REQUIRE_KEYS: z.string().optional(),
+  ROLLCALL_RATE_LIMIT: z.string().optional(),
   ROLLCALL_ROLES: z.string().optional(),
   ROLLCALL_KAFKA_BROKERS: z.string().optional(),
   ROLLCALL_KAFKA_TLS: z.string().optional(),
@@ -178,6 +188,7 @@ const environmentSchema = z.object({
   ROLLCALL_CONFIG: z.string().optional(),
   ROLLCALL_DATA_DIR: z.string().optional(),
   ROLLCALL_URL: z.string().optional(),
+  ROLLCALL_KEY: z.string().optional(),
 })
 
 const listed = (text: string | undefined): string[] | undefined => text?.split(',').map(part => part.trim())
@@ -194,6 +205,8 @@ export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
     log: found.ROLLCALL_LOG,
     host: found.ROLLCALL_HOST,
     port: found.ROLLCALL_PORT,
+    requireKeys: found.ROLLCALL_REQUIRE_KEYS,
+    rateLimit: found.ROLLCALL_RATE_LIMIT,
     roles: listed(found.ROLLCALL_ROLES),
     kafkaBrokers: listed(found.ROLLCALL_KAFKA_BROKERS),
     kafkaTls: found.ROLLCALL_KAFKA_TLS,
@@ -207,6 +220,7 @@ export function readEnvironment(env: NodeJS.ProcessEnv = process.env) {
     config: found.ROLLCALL_CONFIG,
     dataDir: found.ROLLCALL_DATA_DIR,
     url: found.ROLLCALL_URL,
+    key: found.ROLLCALL_KEY,
   }
 }
 
@@ -223,22 +237,21 @@ export function serviceConfig(...layers: Partial<Record<SettingName, unknown>>[]
   const known = Object.fromEntries(Object.entries(merged).filter(([key]) => key in settingsSchema.shape))
   const config = serviceConfigSchema.safeParse(known)
   if (!config.success) throw new ConfigError(`the settings are not valid:\n${z.prettifyError(config.error)}`)
-  refuseOpenAddress(config.data)
   return config.data
 }
 
-/**
- * Without keys the API is open to whoever reaches it: loopback, or an address that was asked for by name.
- *
- * @throws ConfigError
- */
-export function refuseOpenAddress({ host, withoutKeys, roles }: ServiceConfig): void {
-  if (!roles.includes('api') || withoutKeys || isLoopback(host)) return
-  throw new ConfigError(
-    `refusing to serve ${host}: there are no access keys, and it is not a loopback address. ` +
-      'Use --host 127.0.0.1, or add --without-keys if everyone who reaches this address may do everything.',
-  )
-}
+type AccessSettings = Pick<ServiceConfig, 'host' | 'requireKeys' | 'withoutKeys' | 'rateLimit'>
+
+/** Whether whoever asks has to show a key: where it was said so, and beyond loopback unless it was said otherwise. */
+export const keysRequired = ({ host, requireKeys, withoutKeys }: AccessSettings): boolean =>
+  requireKeys || !(withoutKeys || isLoopback(host))
+
+/** Far more than a client needs that sends its tasks in batches; it keeps one that went wild from the others. */
+const RATE_LIMIT = 2_000
+
+/** What each caller may send in a second: nobody is limited on loopback, or where the API is open on purpose. */
+export const rateLimitOf = ({ host, withoutKeys, rateLimit }: AccessSettings): number =>
+  rateLimit ?? (withoutKeys || isLoopback(host) ? 0 : RATE_LIMIT)
 
 function isLoopback(host: string): boolean {
   if (host === 'localhost' || host === '::1') return true

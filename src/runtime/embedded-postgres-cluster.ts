@@ -43,9 +43,12 @@ export async function openCluster(place: ClusterPlace, durable: boolean): Promis
   if (!(await isMade(place))) await makeCluster(place, durable)
   await takeOver(place)
   await keepDurability(place, durable)
-  const password = (await readFile(join(place.dir, PASSWORD_FILE), 'utf8')).trim()
-  return { dir: place.dir, account: place.account, password }
+  return { dir: place.dir, account: place.account, password: await passwordOf(place.dir) }
 }
+
+/** What opens the cluster, kept beside its data. */
+export const passwordOf = async (dir: string): Promise<string> =>
+  (await readFile(join(dir, PASSWORD_FILE), 'utf8')).trim()
 
 /**
  * The name of the folder for a process of the account that starts with it as its working folder. Below a folder closed

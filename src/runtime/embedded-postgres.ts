@@ -11,12 +11,12 @@
  * it. Like any child or listening server it keeps this process alive until it is stopped.
  */
 
-import { mkdir, realpath } from 'node:fs/promises'
+import { mkdir, readFile, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
 import pg from 'pg'
 import { serverAccount } from './embedded-postgres-account.ts'
 import { findBinaries } from './embedded-postgres-binaries.ts'
-import { type Cluster, openCluster, USER } from './embedded-postgres-cluster.ts'
+import { type Cluster, openCluster, passwordOf, USER } from './embedded-postgres-cluster.ts'
 import { EmbeddedPostgresError, isSystemError } from './embedded-postgres-error.ts'
 import { stopLeftovers } from './embedded-postgres-leftovers.ts'
 import { claimDataDir } from './embedded-postgres-owner.ts'
@@ -108,7 +108,21 @@ async function createDatabase(server: Server, cluster: Cluster): Promise<void> {
   }
 }
 
-function urlOf({ port }: Server, { password }: Cluster, database: string): string {
+/** Where the server of a data folder answers that another process runs; null where none does. */
+export async function runningEmbeddedPostgres(dataDir: string): Promise<string | null> {
+  const dir = join(dataDir, 'postgres')
+  // Its fourth line is the port; the file goes when the server ends in order.
+  const pidFile = await readFile(join(dir, 'postmaster.pid'), 'utf8').catch(() => '')
+  const port = Number(pidFile.split('\n')[3])
+  const password = await passwordOf(dir).catch(() => null)
+  return port > 0 && password !== null ? urlOf({ port }, { password }, DATABASE) : null
+}
+
+function urlOf(
+  { port }: Pick<Server, 'port'>,
+  { password }: Pick<Cluster, 'password'>,
+  database: string,
+): string {
   // Said outright, since PGSSLMODE in the environment of a client would otherwise ask for what this server has not.
   return `postgres://${USER}:${password}@127.0.0.1:${port}/${database}?sslmode=disable`
 }

@@ -2,7 +2,7 @@
  * What a service counts, for Prometheus. Each service has a registry of its own, so that several can live in one
  * process; what is the process's own is gathered once. docs/operations.md lists every metric.
  */
-import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import type { Command, CommandEnvelope } from '../domain/commands.ts'
 import { TIMEOUT_TIMERS } from '../domain/lifecycle.ts'
 import type { Answer } from '../engine/answer.ts'
@@ -35,6 +35,9 @@ export class Metrics {
   readonly #transitions: TransitionCounter
   readonly #refusals: Counter<'trigger' | 'code'>
   readonly #dropped: Counter
+  readonly #open: Record<'wait' | 'stream', Gauge>
+  readonly #accessRefused: Counter<'code' | 'scope'>
+  readonly #estimates: Counter<'quantile' | 'held'>
   readonly #commandSeconds: Histogram<'trigger'>
   readonly #requestSeconds: Histogram<'route' | 'method' | 'status'>
   /** prom-client looks a label's value up by a text it makes each time; children that are kept need no new ones. */
@@ -58,6 +61,26 @@ export class Metrics {
       help: 'Refusals that were counted but not kept beside their task, because the database did not take them in time.',
       registers,
     })
+    this.#open = {
+      wait: new Gauge({ name: 'rollcall_waits_open', help: 'Requests that wait for a task.', registers }),
+      stream: new Gauge({
+        name: 'rollcall_streams_open',
+        help: 'Streams of events that are open.',
+        registers,
+      }),
+    }
+    this.#accessRefused = new Counter({
+      name: 'rollcall_access_refused_total',
+      help: 'Requests answered 401 or 403, by code and by the scope that they take.',
+      labelNames: ['code', 'scope'],
+      registers,
+    })
+    this.#estimates = new Counter({
+      name: 'rollcall_estimates_total',
+      help: 'Tasks of which it was said how long they would take, and that ended: whether within it.',
+      labelNames: ['quantile', 'held'],
+      registers,
+    })
     this.#commandSeconds = new Histogram({
       name: 'rollcall_command_seconds',
       help: 'From a command being asked to its answer.',
@@ -67,7 +90,7 @@ export class Metrics {
     })
     this.#requestSeconds = new Histogram({
       name: 'rollcall_http_request_seconds',
-      help: 'HTTP requests by route, method and status; claims include their long poll.',
+      help: 'HTTP requests by route, method and status; claims include their long poll, of a stream it is its beginning.',
       labelNames: ['route', 'method', 'status'],
       buckets: SECONDS,
       registers,
@@ -108,6 +131,21 @@ export class Metrics {
       this.#ofRoute.set(key, observe)
     }
     observe(seconds)
+  }
+
+  /** Counts the requests that wait, and the streams that are open. */
+  opened(what: 'wait' | 'stream', change: 1 | -1): void {
+    this.#open[what].inc(change)
+  }
+
+  /** Counts a request that was refused for who asked. */
+  accessRefused(code: string, scope: string): void {
+    this.#accessRefused.inc({ code, scope })
+  }
+
+  /** Counts whether a task was final by the time that was said of it. */
+  estimateSettled(quantile: 'p50' | 'p90', held: boolean): void {
+    this.#estimates.inc({ quantile, held: String(held) })
   }
 
   refusalsDropped(count: number): void {

@@ -2,9 +2,14 @@
 import pg from 'pg'
 import type { Logger } from 'pino'
 import { type App, buildApp } from '../api/app.ts'
+import { Estimates } from '../api/estimates.ts'
+import { KeyRing } from '../api/key-ring.ts'
+import type { Keys } from '../api/keys.ts'
+import { PostgresKeys } from '../api/postgres/postgres-keys.ts'
 import { Submitter } from '../api/submit.ts'
 import type { Broker } from '../broker/broker.ts'
 import { openKafkaBroker } from '../broker/kafka/kafka-broker.ts'
+import { TaskChanges } from '../engine/changes.ts'
 import { Engine } from '../engine/engine.ts'
 import { Lifecycles } from '../engine/lifecycles.ts'
 import { TaskCache } from '../engine/task-cache.ts'
@@ -14,6 +19,7 @@ import { PostgresReadModel } from '../projections/postgres/postgres-read-model.t
 import { Projector } from '../projections/projector.ts'
 import { Refusals } from '../projections/refusals.ts'
 import { RollCall, rollCallFigures } from '../projections/roll-call.ts'
+import { TypeStatisticsReader } from '../projections/type-statistics.ts'
 import { Verifier } from '../projections/verifier.ts'
 import { offerable } from '../projections/work-state.ts'
 import { Claims } from '../workers/claims.ts'
@@ -27,8 +33,8 @@ import { PostgresStatusDoubts } from '../workers/postgres/status-doubts.ts'
 import { Redrives } from '../workers/redrives.ts'
 import { StatusPublisher } from '../workers/status-publisher.ts'
 import { Timers } from '../workers/timers.ts'
-import { countByType, WorkSignal } from '../workers/work-signal.ts'
-import { type FileConfig, kafkaTypes, refuseOpenAddress, type ServiceConfig } from './config.ts'
+import { WorkSignal } from '../workers/work-signal.ts'
+import { type FileConfig, kafkaTypes, keysRequired, rateLimitOf, type ServiceConfig } from './config.ts'
 import { DatabaseClock } from './database-clock.ts'
 import { Metrics } from './metrics.ts'
 import { describeLog, openLog } from './open-log.ts'
@@ -45,6 +51,7 @@ export interface Service {
   /** Where the API listens, or health and metrics alone without the role `api`; null where nothing does. */
   url: string | null
   log: EventLog
+  changes: TaskChanges
   engine: Engine
   pool: pg.Pool
   projector: Projector | null
@@ -67,10 +74,9 @@ const CLOSE_MS = 3_000
  * Starts a service on a migrated database. A log in EventStoreDB need not be there yet: until it is, the process is alive
  * and not ready.
  *
- * @throws ConfigError for an address that must not be open; DurabilityError where the database may forget
+ * @throws DurabilityError where the database may forget
  */
 export async function startService(options: ServiceOptions): Promise<Service> {
-  refuseOpenAddress(options)
   const { logger, databaseUrl } = options
   const stops: (() => Promise<void> | void)[] = []
   const stopAll = async (): Promise<void> => {
@@ -112,6 +118,11 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       logger: logger.child({ part: 'refusals' }),
     })
     stops.push(() => refusals.stop())
+    const statistics = new TypeStatisticsReader(pool)
+    const estimates = new Estimates({
+      statistics: type => statistics.of(type),
+      onSettled: (quantile, held) => metrics.estimateSettled(quantile, held),
+    })
     const engine = new Engine({
       log,
       clock,
@@ -120,11 +131,18 @@ export async function startService(options: ServiceOptions): Promise<Service> {
       observer: (envelope, answer, ms) => {
         metrics.answered(envelope, answer, ms)
         refusals.record(envelope, answer)
+        if (answer.kind === 'accepted') estimates.ended(answer.task)
       },
       appendDeadlineMs: APPEND_MS,
       logger: logger.child({ part: 'engine' }),
     })
     stops.push(() => engine.stop())
+    const changes = new TaskChanges({
+      log,
+      definitionOf: task => engine.definitionOf(task),
+      logger: logger.child({ part: 'changes' }),
+    })
+    stops.push(() => changes.stop())
     const workState = new PostgresWorkState(pool)
     const leases = new Leases(workState, engine)
     const signal = new WorkSignal(() => projector?.mode === 'projecting')
@@ -136,7 +154,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
           readModel: new PostgresReadModel(pool),
           cache,
           logger: logger.child({ part: 'projector' }),
-          onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
+          onMoved: tasks => signal.ready(tasks.filter(offerable)),
         })
       : null
     projector?.start()
@@ -205,9 +223,15 @@ export async function startService(options: ServiceOptions): Promise<Service> {
 
     let url: string | null = null
     if (options.port !== null) {
+      const keys = new PostgresKeys(pool)
       const app = buildApp(has('api') ? 'api' : 'health', {
+        keys,
+        ring: new KeyRing(keys),
+        keysRequired: keysRequired(options),
+        rateLimit: rateLimitOf(options),
         engine,
         log,
+        changes,
         pool,
         clock,
         submitter: new Submitter(options.file, lifecycles),
@@ -220,6 +244,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
           logger: logger.child({ part: 'dead letters' }),
         }),
         workState,
+        estimates,
         refusals,
         metrics,
         rollCall,
@@ -237,12 +262,14 @@ export async function startService(options: ServiceOptions): Promise<Service> {
         ],
       })
       stops.push(() => closeWithin(app, CLOSE_MS))
+      await sayWhoMayCome(options, keys)
       url = await app.listen({ host: options.host, port: options.port })
     }
     let stopping: Promise<void> | null = null
     return {
       url,
       log,
+      changes,
       engine,
       pool,
       projector,
@@ -259,6 +286,14 @@ export async function startService(options: ServiceOptions): Promise<Service> {
     await stopAll()
     throw error
   }
+}
+
+/** A service that nobody can use, and one that everybody can, say so. */
+async function sayWhoMayCome({ logger, ...options }: ServiceOptions, keys: Keys): Promise<void> {
+  if (options.withoutKeys)
+    logger.warn({ host: options.host }, 'the API is open: whoever reaches it may do everything')
+  if (keysRequired(options) && !(await keys.any()))
+    logger.warn('there is no access key yet: rollcall keys create --name … --scopes … --database-url …')
 }
 
 function openPool(databaseUrl: string, logger: Logger): pg.Pool {

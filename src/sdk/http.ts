@@ -1,11 +1,22 @@
-/** One exchange with the service: a request, and its JSON or a RollcallError. Retries are the callers'. */
-import { type FieldError, isPassing, RollcallError } from './errors.ts'
-import { defaultTransport, fetchTransport, type Transport, type TransportAnswer } from './transport.ts'
+/** One exchange with the service: a request, and its JSON, its stream or a RollcallError. Retries are the callers'. */
+import { isPassing, RollcallError } from './errors.ts'
+import { isFieldError, isRecord, parsed, reasonOf, shown } from './received.ts'
+import {
+  answerOf,
+  FETCH_OPTIONS,
+  fetchTransport,
+  globalFetch,
+  type Transport,
+  type TransportAnswer,
+} from './transport.ts'
+import { TIMER_MAX_MS } from './waiting.ts'
 
 export interface HttpOptions {
   /** Where the service answers, for example `http://127.0.0.1:8080`; a path before `/v1` may follow. */
   url: string
-  /** Sent with each request, for a proxy that wants them (authorization). */
+  /** An API key, sent as `authorization: Bearer …`. It never stands in an error. */
+  key?: string | undefined
+  /** Sent with each request, for a proxy that wants them. */
   headers?: Record<string, string>
   /** Another `fetch`, for tests and special networks; Node uses `node:http` without it, for speed. */
   fetch?: typeof fetch
@@ -20,63 +31,122 @@ export interface Call {
   body?: string
   timeoutMs: number
   signal?: AbortSignal | undefined
+  /** The service is asked to wait before it answers. */
+  waits?: boolean
+}
+
+/** The JSON of an answer, with what its headers say beside it. */
+export interface Answer<T> {
+  body: T
+  etag: string | null
+  preferenceApplied: string | null
 }
 
 /** Answers of a service that is restarting, busy, or behind a proxy that lost it. */
 const RETRYABLE_STATUSES = new Set([408, 425, 429, 502, 503, 504])
-const SHOWN_BODY_LENGTH = 200
 
 export class Http {
   readonly #base: string
   readonly #headers: Record<string, string>
+  readonly #fetch: typeof fetch
   readonly #transport: Transport
 
-  /** Throws a TypeError for an address that cannot be meant. */
-  constructor({ url, headers = {}, fetch }: HttpOptions) {
+  /**
+   * Throws a TypeError for options that cannot be meant.
+   *
+   * @param native what is used where no `fetch` is given
+   */
+  constructor({ url, key, headers = {}, fetch }: HttpOptions, native: () => Transport) {
     this.#base = baseOf(url)
-    this.#headers = { accept: 'application/json, application/problem+json', ...headers }
-    this.#transport = fetch ? fetchTransport(fetch) : defaultTransport()
+    this.#headers = { ...checkedHeaders(headers), ...(key !== undefined && bearer(key, headers)) }
+    this.#fetch = fetch ?? globalFetch
+    this.#transport = fetch ? fetchTransport(fetch) : native()
   }
 
   /** The JSON of a 2xx answer. Rejects with a RollcallError, or with the reason of an aborted signal. */
   async call<T extends object>(call: Call): Promise<T> {
-    const { method, path, headers, body, timeoutMs, signal } = call
-    signal?.throwIfAborted()
+    return (await this.ask<T>(call)).body
+  }
+
+  /** As `call`, with the headers; null for 304, where the call has an `if-none-match`. */
+  ask<T extends object>(call: Call & { headers: { 'if-none-match': string } }): Promise<Answer<T> | null>
+  ask<T extends object>(call: Call): Promise<Answer<T>>
+  async ask<T extends object>(call: Call): Promise<Answer<T> | null> {
+    const { method, path, headers = {}, body, waits = false } = call
     const where = `${method} ${this.#base}${path}`
-    const ending = new AbortController()
-    let timedOut = false
-    const timer = setTimeout(() => {
+    const answer = await within(call, where, signal =>
+      this.#transport({
+        method,
+        url: this.#base + path,
+        headers: {
+          accept: 'application/json, application/problem+json',
+          ...this.#headers,
+          ...headers,
+          ...(body === undefined ? {} : { 'content-type': 'application/json' }),
+        },
+        body: body ?? null,
+        signal,
+        waits,
+      }),
+    )
+    if (answer.status === 304 && headers['if-none-match'] !== undefined) return null
+    const { etag, preferenceApplied } = answer
+    return { body: read<T>(answer, where), etag, preferenceApplied }
+  }
+
+  /**
+   * Opens a stream of events; null where there is nothing more to come (204). `timeoutMs` counts until it is open; the
+   * signal closes it whenever it is aborted.
+   */
+  async open(call: Omit<Call, 'method' | 'body'> & { signal: AbortSignal }): Promise<Response | null> {
+    const { path, headers, signal } = call
+    const where = `GET ${this.#base}${path}`
+    return within(call, where, async () => {
+      const response = await this.#fetch(this.#base + path, {
+        headers: { accept: 'text/event-stream, application/problem+json', ...this.#headers, ...headers },
+        signal,
+        ...FETCH_OPTIONS,
+      })
+      if (response.status === 204) return null
+      const contentType = response.headers.get('content-type') ?? ''
+      if (response.status === 200 && contentType.startsWith('text/event-stream')) return response
+      const answer = answerOf(response, await response.text())
+      throw response.ok ? notOurs(answer, where) : problem(answer, where)
+    })
+  }
+}
+
+/**
+ * Asks with a signal that is aborted when the time is up or the caller's signal is, and says which it was. The race ends
+ * the wait even where a given fetch does not heed its signal.
+ */
+async function within<T>(
+  { timeoutMs, signal }: Pick<Call, 'timeoutMs' | 'signal'>,
+  where: string,
+  ask: (signal: AbortSignal) => Promise<T>,
+): Promise<T> {
+  signal?.throwIfAborted()
+  const ending = new AbortController()
+  let timedOut = false
+  const timer = setTimeout(
+    () => {
       timedOut = true
       ending.abort(new Error('timeout'))
-    }, timeoutMs)
-    const abort = () => ending.abort(signal?.reason)
-    signal?.addEventListener('abort', abort, { once: true })
-    try {
-      // The race ends the wait even where a given fetch does not heed its signal.
-      const answer = await Promise.race([
-        this.#transport({
-          method,
-          url: this.#base + path,
-          headers: {
-            ...this.#headers,
-            ...headers,
-            ...(body === undefined ? {} : { 'content-type': 'application/json' }),
-          },
-          body: body ?? null,
-          signal: ending.signal,
-        }),
-        rejectOn(ending.signal),
-      ])
-      return read<T>(answer, where)
-    } catch (error) {
-      if (error instanceof RollcallError) throw error
-      if (timedOut) throw timeoutError(where, timeoutMs)
-      signal?.throwIfAborted()
-      throw unreachable(where, error)
-    } finally {
-      clearTimeout(timer)
-      signal?.removeEventListener('abort', abort)
-    }
+    },
+    Math.min(timeoutMs, TIMER_MAX_MS),
+  )
+  const abort = () => ending.abort(signal?.reason)
+  signal?.addEventListener('abort', abort, { once: true })
+  try {
+    return await Promise.race([ask(ending.signal), rejectOn(ending.signal)])
+  } catch (error) {
+    if (error instanceof RollcallError) throw error
+    if (timedOut) throw timeoutError(where, timeoutMs)
+    signal?.throwIfAborted()
+    throw unreachable(where, error)
+  } finally {
+    clearTimeout(timer)
+    signal?.removeEventListener('abort', abort)
   }
 }
 
@@ -90,9 +160,25 @@ function baseOf(text: string): string {
   if (url.protocol !== 'http:' && url.protocol !== 'https:')
     throw new TypeError(`url must begin with http:// or https://, not ${url.protocol}//`)
   if (url.username || url.password)
-    throw new TypeError('url must not contain a user or password; give them as headers.authorization')
+    throw new TypeError('url must not contain a user or password; give a key, or headers.authorization')
   if (url.search || url.hash) throw new TypeError('url must not contain a query or a fragment')
   return url.href.replace(/\/+$/, '')
+}
+
+/** Checked here: what a fetch says of a header that it cannot send repeats its value, which may be a secret. */
+function checkedHeaders(headers: Record<string, string>): Record<string, string> {
+  for (const [name, value] of Object.entries(headers))
+    if (typeof value !== 'string' || !/^[\t\x20-\x7e\x80-\xff]*$/.test(value))
+      throw new TypeError(`headers.${name} must be a text that a header can carry, on one line`)
+  return headers
+}
+
+function bearer(key: string, headers: Record<string, string>): Record<string, string> {
+  if (typeof key !== 'string' || !/^[\x21-\x7e]{1,1024}$/.test(key))
+    throw new TypeError('key must be an API key: visible ASCII characters, without spaces or a line end')
+  if (Object.keys(headers).some(name => name.toLowerCase() === 'authorization'))
+    throw new TypeError('give key or headers.authorization, not both')
+  return { authorization: `Bearer ${key}` }
 }
 
 function rejectOn(signal: AbortSignal): Promise<never> {
@@ -102,19 +188,21 @@ function rejectOn(signal: AbortSignal): Promise<never> {
 }
 
 function read<T extends object>(answer: TransportAnswer, where: string): T {
+  if (answer.status < 200 || answer.status >= 300) throw problem(answer, where)
   const body = parsed(answer.body)
-  if (answer.status >= 200 && answer.status < 300) {
-    if (isRecord(body)) return body as T
-    throw new RollcallError(
-      `${where} answered ${answer.status} with something that is not JSON of this service; ` +
-        'does the url lead to Rollcall, or is a proxy in between?',
-      { code: 'bad_answer', status: answer.status, detail: shown(answer.body), retryable: true },
-    )
-  }
-  throw problem(answer, body, where)
+  if (isRecord(body)) return body as T
+  throw notOurs(answer, where)
 }
 
-function problem(answer: TransportAnswer, body: unknown, where: string): RollcallError {
+const notOurs = ({ status, body }: TransportAnswer, where: string): RollcallError =>
+  new RollcallError(
+    `${where} answered ${status} with something that is not of this service; ` +
+      'does the url lead to Rollcall, or is a proxy in between?',
+    { code: 'bad_answer', status, detail: shown(body), retryable: true },
+  )
+
+function problem(answer: TransportAnswer, where: string): RollcallError {
+  const body = parsed(answer.body)
   const said = isRecord(body) ? body : {}
   const code = typeof said.code === 'string' ? said.code : 'unexpected_status'
   const detail =
@@ -154,30 +242,3 @@ function unreachable(where: string, cause: unknown): RollcallError {
     },
   )
 }
-
-/** fetch hides the system's code (ECONNREFUSED) in its cause, a failed dual-stack connect in an AggregateError. */
-function reasonOf(error: unknown): string {
-  if (!(error instanceof Error)) return String(error)
-  if ('code' in error && typeof error.code === 'string') return error.code
-  if (error.cause instanceof Error) return reasonOf(error.cause)
-  return error.message || error.name
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
-}
-
-function shown(body: string): string {
-  const text = body.slice(0, SHOWN_BODY_LENGTH).replace(/\p{Cc}+/gu, ' ')
-  return text.trim() || 'an empty body'
-}
-
-const isRecord = (value: unknown): value is Record<string, unknown> =>
-  typeof value === 'object' && value !== null && !Array.isArray(value)
-
-const isFieldError = (value: unknown): value is FieldError =>
-  isRecord(value) && typeof value.path === 'string' && typeof value.message === 'string'

@@ -30,7 +30,11 @@ export interface Report {
 }
 
 /** `sent`: the broker has it; what the log makes of it nobody hears. */
-export type Delivered = ReportResult | { kind: 'sent' }
+export type Delivered =
+  | ReportResult
+  /** Also where the whole request was refused, with whatever code. */
+  | { taskId: null; kind: 'refused'; code: string; message: string }
+  | { kind: 'sent' }
 
 export interface Link {
   source(port: SourcePort): TaskSource

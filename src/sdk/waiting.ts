@@ -1,7 +1,7 @@
 /** Waiting with a bound: abortable sleep, growing delays, waking a loop. */
 
 /** Node fires a longer timer after 1 ms. */
-const TIMER_MAX_MS = 2 ** 31 - 1
+export const TIMER_MAX_MS = 2 ** 31 - 1
 
 /** Milliseconds that only go forward; the wall clock may be set back. */
 export const monotonicMs = (): number => performance.now()

@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { hostname } from 'node:os'
 import type { ClaimedTask } from '../api/schemas/workers.ts'
+import { wholeNumber } from './checks.ts'
 import type { HttpOptions } from './http.ts'
 import { type KafkaSettings, type KafkaWorkerOptions, kafkaSettingsOf } from './kafka/options.ts'
 import { type Logger, safeLogger, stderrLogger } from './logger.ts'
@@ -104,9 +105,9 @@ export function settingsOf(options: WorkerOptions): WorkerSettings {
     kafka,
     types,
     worker,
-    concurrency: whole('concurrency', options.concurrency ?? 4, 1, CONCURRENCY_MAX),
-    drainMs: whole('drainMs', options.drainMs ?? 10_000, 0, 24 * 60 * 60 * 1_000),
-    waitMs: whole('waitMs', options.waitMs ?? 20_000, 0, WAIT_MAX_MS),
+    concurrency: wholeNumber('concurrency', options.concurrency ?? 4, 1, CONCURRENCY_MAX),
+    drainMs: wholeNumber('drainMs', options.drainMs ?? 10_000, 0, 24 * 60 * 60 * 1_000),
+    waitMs: wholeNumber('waitMs', options.waitMs ?? 20_000, 0, WAIT_MAX_MS),
     logger: safeLogger(options.logger ?? stderrLogger()),
     onError: error => {
       try {
@@ -116,11 +117,6 @@ export function settingsOf(options: WorkerOptions): WorkerSettings {
       }
     },
   }
-}
-
-function whole(name: string, value: number, min: number, max: number): number {
-  if (Number.isInteger(value) && value >= min && value <= max) return value
-  throw new TypeError(`${name} must be a whole number from ${min} to ${max}, not ${value}`)
 }
 
 /** The random part tells two workers of one process apart, and a restarted one from the one before. */

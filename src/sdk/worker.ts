@@ -14,6 +14,7 @@ import { Http } from './http.ts'
 import { HttpLink } from './http-link.ts'
 import { KafkaLink } from './kafka/kafka-link.ts'
 import type { Link, Report, TaskSource } from './link.ts'
+import { nodeTransport } from './node-transport.ts'
 import { Outage } from './outage.ts'
 import { outcomeOfThrow, permanent } from './outcome.ts'
 import { type Delivery, Reports } from './reports.ts'
@@ -75,7 +76,7 @@ export interface Worker {
 export function createWorker(options: WorkerOptions): Worker {
   const settings = settingsOf(options)
   const { url } = options
-  const http = url === undefined ? null : new Http({ ...options, url })
+  const http = url === undefined ? null : new Http({ ...options, url }, nodeTransport)
   return new TaskWorker(linkOf(http, settings), settings)
 }
 

@@ -19,6 +19,8 @@ export interface Claim {
   claimId: string
   leaseTokenHash: string
   source: Source
+  /** Whose tasks alone; null takes those of all. */
+  tenant: string | null
 }
 
 /** Refusals that say nothing about the task: whoever was refused may ask again with the same ids. */
@@ -67,9 +69,9 @@ export class Claims {
   async claim(claim: Claim, signal: AbortSignal): Promise<ProcessingTask[]> {
     const until = performance.now() + claim.waitMs
     for (;;) {
-      const look = this.#signal.look(claim.types)
+      const look = this.#signal.look(claim.types, claim.tenant)
       try {
-        const restMs = this.#signal.restMs(claim.types)
+        const restMs = this.#signal.restMs(claim.types, claim.tenant)
         // A round trip that is known to find nothing is spared, unless it is the last one.
         if (restMs === 0 || performance.now() + restMs > until) {
           const { started, tookAll } = await this.#takeAndStart(claim)
@@ -97,8 +99,8 @@ export class Claims {
   }
 
   async #takeAndStartNow(claim: Claim): Promise<Taking> {
-    const { claimId, types, max } = claim
-    const taken = await this.#workState.take({ claimId, types, max })
+    const { claimId, types, max, tenant } = claim
+    const taken = await this.#workState.take({ claimId, types, max, tenant })
     const tookAll = taken.length < max && !taken[0]?.again
     if (taken.length === 0) return { started: [], tookAll }
     const answers = await this.#engine.executeMany(

@@ -20,7 +20,7 @@ export type Handled =
   | {
       kind: 'done'
       answer: 'accepted' | 'repeated' | 'refused' | 'signal'
-      code: string | null
+      code: AnyRefusalCode | null
       message: string | null
     }
   /** It can never be handled as it is. */

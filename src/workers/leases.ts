@@ -96,8 +96,11 @@ const isOver = (task: Task | undefined, { attempt }: Heartbeat): boolean =>
   task !== undefined &&
   (attempt < task.attempt || (attempt === task.attempt && (!isOpen(task) || task.status === 'RETRYING')))
 
+/** What is said of a task that is not there. */
+export const NO_TASK: HeartbeatResult = { state: 'lost', reason: 'No task has this id.' }
+
 function notHeld(task: Task | undefined, beat: Heartbeat): HeartbeatResult {
-  if (!task) return { state: 'lost', reason: 'No task has this id.' }
+  if (!task) return NO_TASK
   if (task.status === 'CANCELLED' && task.attempt === beat.attempt)
     return { state: 'cancelled', reason: task.reason }
   if (holds(task, beat)) return { state: 'lost', reason: 'The lease ended before this heartbeat.' }

@@ -1,13 +1,14 @@
 /** Redrives: dead letters are handed in again as they are, as a person asks, slowly and a bounded number at once. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Logger } from 'pino'
-import type { DeadLetters, LetterStatus, Redrive } from './dead-letters.ts'
+import type { AnyRefusalCode } from '../engine/answer.ts'
+import type { DeadLetterReason, DeadLetters, LetterStatus, Redrive } from './dead-letters.ts'
 import type { EventHandling, Handled } from './event-handling.ts'
 
 export type Redriven =
-  | { letterId: string; kind: 'redriven'; answer: string; code: string | null; message: string | null }
+  | ({ letterId: string; kind: 'redriven' } & Omit<Handled & { kind: 'done' }, 'kind'>)
   /** It still cannot be handled, or not now. */
-  | { letterId: string; kind: 'kept'; code: string; message: string }
+  | { letterId: string; kind: 'kept'; code: DeadLetterReason | AnyRefusalCode; message: string }
   | { letterId: string; kind: 'refused'; code: 'dead_letter_not_found' | 'not_waiting'; message: string }
 
 /** More people redrive at once than are served. */

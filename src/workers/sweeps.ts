@@ -8,7 +8,7 @@ import { OPEN_STATUSES } from '../domain/lifecycle.ts'
 import { isOpen, type OpenTask, type PendingTask, type ProcessingTask } from '../domain/task.ts'
 import type { Clock } from '../engine/clock.ts'
 import type { Engine } from '../engine/engine.ts'
-import { countByType, type WorkSignal } from './work-signal.ts'
+import type { WorkSignal } from './work-signal.ts'
 import type { LostWork, WorkState } from './work-state.ts'
 
 const PAGE = 2_000
@@ -55,7 +55,7 @@ export class Sweeps {
       task.status === 'PENDING' && (!isDelayed(task) || task.runAt <= this.#clock.now())
     const waiting = open.filter(isWaiting)
     await this.#workState.makeReady(waiting)
-    if (waiting.length > 0) this.#signal.ready(countByType(waiting))
+    if (waiting.length > 0) this.#signal.ready(waiting)
     await this.#workState.grantLeases(
       open.filter((task): task is ProcessingTask => task.status === 'PROCESSING'),
     )

@@ -12,7 +12,7 @@ import type { Answer, AnyRefusalCode } from '../engine/answer.ts'
 import type { Clock } from '../engine/clock.ts'
 import type { Engine } from '../engine/engine.ts'
 import { Sweeps } from './sweeps.ts'
-import { countByType, type WorkSignal } from './work-signal.ts'
+import type { WorkSignal } from './work-signal.ts'
 import type { DueDeadline, WorkState } from './work-state.ts'
 
 export interface TimersOptions {
@@ -280,7 +280,7 @@ export class Timers {
       if (one.kind === 'task' && one.task.status === 'PENDING' && one.task.runAt <= clock.now())
         passed.push(one.task)
     await workState.passNotBefore(passed)
-    signal.ready(countByType(passed))
+    signal.ready(passed)
   }
 
   /** @returns how many were asked of the log */
@@ -307,7 +307,7 @@ export class Timers {
 
   async #returnOverdueOffers(): Promise<void> {
     const returned = await this.#options.workState.returnOverdueOffers(OFFERS_PER_LOOK)
-    if (returned.length > 0) this.#options.signal.ready(countByType(returned))
+    if (returned.length > 0) this.#options.signal.ready(returned)
   }
 }
 

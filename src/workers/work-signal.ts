@@ -9,8 +9,19 @@ export const LOOK_MS = 500
 /** Types are users' words: how many are remembered as empty. */
 const EMPTY_MAX = 1_000
 
-interface Waiter {
+/** What became claimable. */
+export interface Work {
+  type: string
+  tenant: string | null
+}
+
+/** What somebody can use: work of these types, and of this tenant alone where there is one. */
+interface Wanted {
   types: ReadonlySet<string>
+  tenant: string | null
+}
+
+interface Waiter extends Wanted {
   wants: number
   wake: () => void
 }
@@ -18,8 +29,8 @@ interface Waiter {
 /** A look for work. It ends by `wait` or by `end`. */
 export interface Look {
   /**
-   * Waits until work of the look's types is announced, the time is over or the signal is aborted; not at all where
-   * it was announced since the look began.
+   * Waits until work that the look is for is announced, the time is over or the signal is aborted; not at all where it was
+   * announced since the look began.
    */
   wait(wants: number, ms: number, signal: AbortSignal): Promise<void>
   /** It took all there was: until something is announced, the next look may rest. */
@@ -29,8 +40,8 @@ export interface Look {
 
 export class WorkSignal {
   readonly #waiters = new Set<Waiter>()
-  readonly #looks = new Set<{ types: ReadonlySet<string>; missed: boolean }>()
-  /** Types of which the last look took all there was, and when. */
+  readonly #looks = new Set<Wanted & { missed: boolean }>()
+  /** Of what the last look took all there was, and when. */
   readonly #empty = new LRUCache<string, number>({ max: EMPTY_MAX })
   readonly #hearsAll: () => boolean
 
@@ -39,45 +50,46 @@ export class WorkSignal {
     this.#hearsAll = hearsAll
   }
 
-  /** Tells that so many tasks of each type became ready: wakes as many waiters as can use them, oldest first. */
-  ready(counts: ReadonlyMap<string, number>): void {
-    const left = new Map(counts)
-    for (const type of counts.keys()) this.#empty.delete(type)
-    const found = (types: ReadonlySet<string>) => [...types].find(type => (left.get(type) ?? 0) > 0)
-    for (const waiter of this.#waiters) {
-      const type = found(waiter.types)
-      if (type === undefined) continue
-      left.set(type, left.get(type)! - waiter.wants)
-      waiter.wake()
+  /** Tells what became ready: wakes as many waiters as can use it, oldest first. */
+  ready(work: readonly Work[]): void {
+    const left = new Announced(work)
+    for (const { type, tenant } of left.kinds()) {
+      this.#empty.delete(keyOf(type, null))
+      if (tenant !== null) this.#empty.delete(keyOf(type, tenant))
     }
+    for (const waiter of this.#waiters) if (left.take(waiter, waiter.wants)) waiter.wake()
     // What no waiter was woken for.
-    for (const look of this.#looks) if (found(look.types) !== undefined) look.missed = true
+    for (const look of this.#looks) if (left.has(look)) look.missed = true
   }
 
   /** For how long a look would find nothing, as far as is known: all was taken and nothing announced since. */
-  restMs(types: readonly string[]): number {
+  restMs(types: readonly string[], tenant: string | null = null): number {
     if (!this.#hearsAll()) return 0
-    const since = Math.min(...types.map(type => this.#empty.get(type) ?? Number.NEGATIVE_INFINITY))
-    return Math.max(0, since + LOOK_MS - performance.now())
+    const emptySince = (type: string): number =>
+      Math.max(
+        ...[null, tenant].map(whose => this.#empty.get(keyOf(type, whose)) ?? Number.NEGATIVE_INFINITY),
+      )
+    return Math.max(0, Math.min(...types.map(emptySince)) + LOOK_MS - performance.now())
   }
 
   /** Begins a look: what is announced while it is under way may have come too late for it (S74). */
-  look(types: readonly string[]): Look {
-    const look = { types: new Set(types), missed: false }
+  look(types: readonly string[], tenant: string | null = null): Look {
+    const look = { types: new Set(types), tenant, missed: false }
     this.#looks.add(look)
     return {
       wait: async (wants, ms, signal) => {
         this.#looks.delete(look)
-        if (!look.missed) await this.#wait(look.types, wants, ms, signal)
+        if (!look.missed) await this.#wait(look, wants, ms, signal)
       },
       foundEnd: () => {
-        if (!look.missed) for (const type of look.types) this.#empty.set(type, performance.now())
+        if (!look.missed)
+          for (const type of look.types) this.#empty.set(keyOf(type, tenant), performance.now())
       },
       end: () => this.#looks.delete(look),
     }
   }
 
-  #wait(types: ReadonlySet<string>, wants: number, ms: number, signal: AbortSignal): Promise<void> {
+  #wait({ types, tenant }: Wanted, wants: number, ms: number, signal: AbortSignal): Promise<void> {
     return new Promise(resolve => {
       if (signal.aborted) return resolve()
       const done = (): void => {
@@ -87,16 +99,60 @@ export class WorkSignal {
         resolve()
       }
       const timer = setTimeout(done, ms)
-      const waiter: Waiter = { types, wants, wake: done }
+      const waiter: Waiter = { types, tenant, wants, wake: done }
       this.#waiters.add(waiter)
       signal.addEventListener('abort', done)
     })
   }
 }
 
-/** Counts by type, as `ready` takes them. */
-export function countByType(tasks: Iterable<{ type: string }>): Map<string, number> {
-  const counts = new Map<string, number>()
-  for (const { type } of tasks) counts.set(type, (counts.get(type) ?? 0) + 1)
-  return counts
+/** Names have no space. */
+const keyOf = (type: string, tenant: string | null): string => (tenant === null ? type : `${type} ${tenant}`)
+
+/** How much work was announced and nobody was woken for yet. */
+class Announced {
+  /** By type, then by tenant. */
+  readonly #counts = new Map<string, Map<string | null, number>>()
+
+  constructor(work: readonly Work[]) {
+    for (const { type, tenant } of work) {
+      let ofType = this.#counts.get(type)
+      if (!ofType) {
+        ofType = new Map()
+        this.#counts.set(type, ofType)
+      }
+      ofType.set(tenant, (ofType.get(tenant) ?? 0) + 1)
+    }
+  }
+
+  *kinds(): Generator<Work> {
+    for (const [type, ofType] of this.#counts) for (const tenant of ofType.keys()) yield { type, tenant }
+  }
+
+  has(wanted: Wanted): boolean {
+    return this.#usable(wanted) !== undefined
+  }
+
+  /** @returns whether it found some */
+  take(wanted: Wanted, count: number): boolean {
+    const first = this.#usable(wanted)
+    for (let usable = first, left = count; usable !== undefined && left > 0; usable = this.#usable(wanted)) {
+      const { ofType, tenant, there } = usable
+      ofType.set(tenant, Math.max(0, there - left))
+      left -= there
+    }
+    return first !== undefined
+  }
+
+  #usable({ types, tenant }: Wanted) {
+    for (const type of types) {
+      const ofType = this.#counts.get(type)
+      if (!ofType) continue
+      for (const whose of tenant === null ? ofType.keys() : [tenant]) {
+        const there = ofType.get(whose) ?? 0
+        if (there > 0) return { ofType, tenant: whose, there }
+      }
+    }
+    return undefined
+  }
 }

@@ -8,7 +8,7 @@
  */
 import type { DeadlineTimer } from '../domain/deadlines.ts'
 import type { Instant } from '../domain/events.ts'
-import type { Signals } from '../domain/signals.ts'
+import type { LeaseSignals, Signals } from '../domain/signals.ts'
 import type { OpenTask, PendingTask, ProcessingTask, Task } from '../domain/task.ts'
 
 export type { CancelNotice, LeaseSignals, OfferSignals, Signals } from '../domain/signals.ts'
@@ -90,13 +90,22 @@ export interface LostWork {
   next: { createdAt: Instant; taskId: string } | null
 }
 
+/** What a claim asks for. */
+export interface TakeQuery {
+  claimId: string
+  types: readonly string[]
+  max: number
+  /** Whose tasks alone; null takes those of all. */
+  tenant: string | null
+}
+
 export interface WorkState {
   /**
    * Takes up to `max` tasks out of `ready` into `offers`, the most urgent first, then the oldest. A claim id that
    * has tasks already is answered with those and takes no more. An offer is held for `OFFER_HOLD_MS`, twice as long
    * each time the same attempt is offered, up to `OFFER_HOLD_MAX_MS`.
    */
-  take(claim: { claimId: string; types: readonly string[]; max: number }): Promise<Taken[]>
+  take(claim: TakeQuery): Promise<Taken[]>
   /**
    * As `take`, for the dispatcher of a type: no more than leaves its outstanding offers at `maxOutstanding`, whatever
    * number of dispatchers ask at once. They are held under `dispatchId`, for `holdMs` and twice as long each time the
@@ -105,8 +114,8 @@ export interface WorkState {
   takeToDispatch(query: DispatchQuery): Promise<ToDispatch>
   /** Drops offers of this claim that turned out to be of no use. */
   dropOffers(claimId: string, taskIds: readonly string[]): Promise<void>
-  /** Gives offers whose time is over back to `ready`. @returns the types of what came back, one for each task */
-  returnOverdueOffers(limit: number): Promise<{ type: string }[]>
+  /** Gives offers whose time is over back to `ready`. @returns what came back, one for each task */
+  returnOverdueOffers(limit: number): Promise<{ type: string; tenant: string | null }[]>
   /**
    * Makes tasks claimable where the read model says that they wait in this attempt; a task whose attempt is offered
    * already, or that stands there in this attempt, stays as it is.
@@ -135,6 +144,8 @@ export interface WorkState {
   /** Forgets the oldest notices of more than seven days ago. */
   pruneCancelNotices(limit: number): Promise<void>
   signals(task: Task): Promise<Signals>
+  /** What is known of many running tasks in one look; those without a lease of their attempt are not among it. */
+  leaseSignals(tasks: readonly ProcessingTask[]): Promise<Map<string, LeaseSignals>>
 
   /**
    * Says that the timers look. After a gap of more than `gapMs` since the last look's end every lease that is not

@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs'
 import t from 'tap'
 import { CATALOGUE, Problem, type ProblemCode } from '../../src/api/problems.ts'
+import { apiDocument } from '../support/answer-schemas.ts'
 
 const page = readFileSync(new URL('../../docs/errors.md', import.meta.url), 'utf8')
 const rows = [...page.matchAll(/^\| (\d+) \| `(\w+)` \| (.+?) \| (.+?) \|$/gm)].map(
@@ -38,4 +39,15 @@ t.test('a problem carries its code, and its detail or else its title', async t =
       errors,
     })
   }
+})
+
+t.test('every code is answered by a route that says so, or elsewhere', async t => {
+  const { components } = await apiDocument()
+  const answered = new Set(
+    Object.entries(components.schemas)
+      .filter(([name]) => /Problem\d*$/.test(name))
+      .flatMap(([, schema]) => (schema as { properties: { code: { enum: string[] } } }).properties.code.enum),
+  )
+  const ELSEWHERE = ['route_not_found']
+  t.strictSame([...answered, ...ELSEWHERE].sort(), Object.keys(CATALOGUE).sort())
 })

@@ -79,6 +79,87 @@ t.test('the same command id again is the same command', async t => {
     isProblem(t, await api.post(`/v1/tasks/${taskId}/notes`, { note: 'x', commandId }), 'invalid_request')
 })
 
+const keyed = (taskId: string, command: string, body: object | undefined, key: string, more = {}) =>
+  api.post<TaskView>(`/v1/tasks/${taskId}/${command}`, body, { 'idempotency-key': key, ...more })
+
+t.test('an Idempotency-Key names a command: it happens once, whatever became of the task since', async t => {
+  const { taskId } = await api.submit()
+  const noted = await keyed(taskId, 'notes', { note: 'once' }, 'key-1')
+  t.match(noted, { status: 200, body: { revision: 1 } })
+  t.strictSame((await keyed(taskId, 'notes', { note: 'once' }, 'key-1')).body, noted.body)
+  const cancelled = await keyed(taskId, 'cancel', { reason: 'wrong' }, 'key-1', { 'if-match': '"1"' })
+  t.match(
+    cancelled,
+    { status: 200, body: { status: 'CANCELLED', revision: 2 } },
+    'on another route another command',
+  )
+  const again = await keyed(taskId, 'cancel', { reason: 'wrong' }, 'key-1', { 'if-match': '"1"' })
+  t.match(again, { status: 200 }, 'If-Match is about what is asked first')
+  t.strictSame(again.body, cancelled.body)
+  t.match(await keyed(taskId, 'notes', { note: 'once' }, 'key-1'), { status: 200, body: { revision: 2 } })
+  t.strictSame(await api.eventTypes(taskId), ['TaskSubmitted', 'TaskNoted', 'TaskCancelled'])
+
+  const failed = await api.started()
+  await api.command(failed, 'fail', finalError)
+  t.match(await keyed(failed.taskId, 'retry', { reason: 'x' }, 'key-2'), {
+    body: { status: 'PENDING', run: 2 },
+  })
+  await api.command({ ...failed, attempt: 2 }, 'start', { worker: 'w' })
+  await api.command({ ...failed, attempt: 2 }, 'fail', finalError)
+  t.match(
+    await keyed(failed.taskId, 'retry', { reason: 'x' }, 'key-2'),
+    { status: 200, body: { status: 'FAILED', run: 2 } },
+    'no third run',
+  )
+})
+
+t.test('S56 a key with another body is refused, and changes nothing', async t => {
+  const { taskId } = await api.submit()
+  await keyed(taskId, 'notes', { note: 'one' }, 'key-1')
+  isProblem(t, await keyed(taskId, 'notes', { note: 'two' }, 'key-1'), 'idempotency_key_reused')
+  await keyed(taskId, 'cancel', undefined, 'key-2')
+  for (const reason of ['', 'other'])
+    isProblem(t, await keyed(taskId, 'cancel', { reason }, 'key-2'), 'idempotency_key_reused')
+  t.match(await keyed(taskId, 'cancel', {}, 'key-2'), { status: 200 }, 'no body is a body without fields')
+  t.match(await keyed(taskId, 'cancel', { reason: 'other' }, 'key-3'), { status: 200 }, 'asked by another')
+  const failed = await api.started()
+  await api.command(failed, 'fail', finalError)
+  await keyed(failed.taskId, 'retry', { reason: 'mended' }, 'key-4')
+  isProblem(t, await keyed(failed.taskId, 'retry', {}, 'key-4'), 'idempotency_key_reused')
+  t.equal((await api.task(taskId)).revision, 2)
+})
+
+t.test('a command that was refused has used no key; a cancel that came too late stays late', async t => {
+  const done = await api.started()
+  await api.command(done, 'succeed')
+  for (let times = 0; times < 2; times++)
+    isProblem(t, await keyed(done.taskId, 'cancel', {}, 'key-1'), 'task_finished')
+  const open = await api.submit()
+  isProblem(t, await keyed(open.taskId, 'retry', { reason: 'a' }, 'key-1'), 'illegal_transition')
+  isProblem(t, await keyed(open.taskId, 'retry', { reason: 'b' }, 'key-1'), 'illegal_transition')
+})
+
+t.test('keys of commands: the same rule as anywhere, and no other id beside one', async t => {
+  const { taskId } = await api.submit()
+  const note = { note: 'x' }
+  for (const key of ['', ' ', 'a,b', 'two words', 'x'.repeat(256)])
+    isProblem(t, await keyed(taskId, 'notes', note, key), 'invalid_request', /^Idempotency-Key/)
+  const both = { note: 'x', commandId: 'id-1' }
+  isProblem(
+    t,
+    await keyed(taskId, 'notes', both, 'id-2'),
+    'invalid_request',
+    /^Idempotency-Key is not the commandId/,
+  )
+  t.match(await keyed(taskId, 'notes', both, 'id-1'), { status: 200, body: { revision: 1 } })
+  t.match(await api.post(`/v1/tasks/${taskId}/notes`, both), { body: { revision: 1 } }, 'they are one id')
+  for (const key of ['x'.repeat(128), 'x'.repeat(129), 'x'.repeat(255)]) {
+    const first = await keyed(taskId, 'notes', note, key)
+    t.strictSame((await keyed(taskId, 'notes', note, key)).body, first.body, `${key.length}`)
+  }
+  t.equal((await api.task(taskId)).revision, 4, 'each of them is a key of its own')
+})
+
 t.test('If-Match: only at the revision it names', async t => {
   const { taskId } = await api.submit()
   const note = (ifMatch: string | string[]) =>

@@ -1,8 +1,9 @@
 /** A real service on a database of its own, and as little as possible between the test and the wire. */
 import { randomUUID } from 'node:crypto'
 import { Agent, type IncomingHttpHeaders, request } from 'node:http'
-import pino from 'pino'
+import pino, { type Logger } from 'pino'
 import type { Test } from 'tap'
+import type { z } from 'zod'
 import { buildApp } from '../../src/api/app.ts'
 import type { AppParts } from '../../src/api/parts.ts'
 import { CATALOGUE, type ProblemCode } from '../../src/api/problems.ts'
@@ -10,6 +11,7 @@ import type { History, HistoryEvent, SubmitRequest, TaskView } from '../../src/a
 import type { ClaimAnswer, ClaimedTask } from '../../src/api/schemas/workers.ts'
 import { type FileConfig, fileConfigSchema, serviceConfigSchema } from '../../src/runtime/config.ts'
 import { type Service, startService } from '../../src/runtime/service.ts'
+import { answerSchemas } from '../support/answer-schemas.ts'
 import { testDatabase } from '../support/postgres.ts'
 
 export interface Answer<T> {
@@ -38,11 +40,19 @@ export class Api {
     t.teardown(() => this.#agent.destroy())
   }
 
-  ask<T = Loose>(
-    method: string,
-    path: string,
-    { body, headers = {}, signal }: Sent = {},
-  ): Promise<Answer<T>> {
+  /** @throws Error where the answer is not as the API's document says */
+  async ask<T = Loose>(method: string, path: string, sent: Sent = {}): Promise<Answer<T>> {
+    const answer = await this.#send<T>(method, path, sent)
+    const { status, headers, body, text } = answer
+    const type = headers['content-type']
+    // What comes with HEAD has no body.
+    const fault =
+      method === 'HEAD' ? null : (await answerSchemas()).fault(method, path, { status, type, body })
+    if (fault) throw new Error(`${method} ${path} was answered ${status}, ${fault}: ${text.slice(0, 2_000)}`)
+    return answer
+  }
+
+  #send<T>(method: string, path: string, { body, headers = {}, signal }: Sent): Promise<Answer<T>> {
     const isRaw = body === undefined || typeof body === 'string' || Buffer.isBuffer(body)
     const bytes = isRaw ? Buffer.from((body as string | Buffer | undefined) ?? '') : JSON.stringify(body)
     const { hostname, port } = new URL(this.url)
@@ -147,6 +157,8 @@ export interface StartOptions {
   databaseUrl?: string
   /** The address of the log; in the database where there is none. */
   log?: string
+  config?: Partial<z.input<typeof serviceConfigSchema>>
+  logger?: Logger
 }
 
 export async function startApi(
@@ -155,9 +167,9 @@ export async function startApi(
 ): Promise<{ api: Api; service: Service; databaseUrl: string }> {
   const databaseUrl = options.databaseUrl ?? (await testDatabase(t)).url
   const service = await startService({
-    ...serviceConfigSchema.parse({ databaseUrl, log: options.log, port: 0 }),
+    ...serviceConfigSchema.parse({ databaseUrl, log: options.log, port: 0, ...options.config }),
     file: { ...fileConfigSchema.parse({}), ...options.file },
-    logger: pino({ level: 'silent' }),
+    logger: options.logger ?? pino({ level: 'silent' }),
     requireDurable: false,
   })
   t.teardown(() => service.stop())
@@ -210,5 +222,6 @@ export async function registeredRoutes(): Promise<string[]> {
       if (method !== 'HEAD') routes.push(`${method} ${paths.join('')}`)
   }
   await app.close()
-  return routes.sort()
+  // What documents the routes is none of them.
+  return routes.filter(route => !/^GET \/(openapi\.json|docs)/.test(route)).sort()
 }

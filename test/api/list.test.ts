@@ -1,13 +1,15 @@
 import { randomUUID } from 'node:crypto'
+import pg from 'pg'
 import t from 'tap'
-import type { BatchAnswer, History, TaskList } from '../../src/api/schemas/tasks.ts'
+import type { CountsAnswer } from '../../src/api/schemas/lists.ts'
+import type { BatchAnswer, History, TaskList, TaskView } from '../../src/api/schemas/tasks.ts'
 import { type Api, aType, isProblem, startApi, until } from './fixture.ts'
 
-const { api } = await startApi(t)
+const { api, databaseUrl } = await startApi(t)
 
 /** Submits so many tasks in one batch, and waits until lists know them all. */
-async function listed(type: string, count: number): Promise<string[]> {
-  const tasks = Array.from({ length: count }, (_, index) => ({ type, payload: index }))
+async function listed(type: string, count: number, fields: object = {}): Promise<string[]> {
+  const tasks = Array.from({ length: count }, (_, index) => ({ type, payload: index, ...fields }))
   const { body } = await api.post<BatchAnswer>('/v1/tasks/batch', { tasks })
   const ids = body.results.flatMap(result => ('taskId' in result ? [result.taskId] : []))
   await inView(type, count)
@@ -36,17 +38,16 @@ async function pages(api: Api, query: string, onPage: (page: number) => Promise<
 
 t.test('a listed task is what the read model knows, and the list says how far that lags', async t => {
   const type = aType()
-  const [id] = await listed(type, 1)
+  const [id] = await listed(type, 1, { labels: { b: '1', a: '2' }, correlationId: 'order-1', tenant: 'acme' })
   const { status, body } = await api.get<TaskList>(`/v1/tasks?type=${type}`)
-  const { payload, labels, result, why, progress, correlationId, ...row } = await api.task(id!)
+  const task = await api.task(id!)
   t.equal(status, 200)
   t.matchOnly(body, { tasks: [Object], nextCursor: null, lagSeconds: Number })
-  const { timer, at } = row.nextDeadline!
-  t.strictSame(
-    body.tasks,
-    [{ ...row, nextDeadline: { timer, at } }],
-    'the fields that lists have are those of the task itself',
-  )
+  const [row] = body.tasks
+  const { timer, at } = task.nextDeadline!
+  const same = Object.fromEntries(Object.keys(row!).map(name => [name, task[name as keyof typeof task]]))
+  t.strictSame(row, { ...same, nextDeadline: { timer, at } }, 'its fields are those of the task itself')
+  t.match(row, { labels: { a: '2', b: '1' }, correlationId: 'order-1', tenant: 'acme' })
 })
 
 t.test('S57 300 tasks of one batch: each row exactly once, on pages of 1 and 50, in both orders', async t => {
@@ -113,6 +114,27 @@ t.test('a query that does not fit is refused, with its place', async t => {
     ['limit=10&limit=20', /^limit/],
     ['offset=1', /^offset: is not a known field/],
     ['__proto__=1', /^__proto__: is not a known field/],
+    ['label=demo', /^label: is written as label\.<name>=<value>/],
+    ['label[project]=demo', /^label\[project\]: is not a known field/],
+    ['labels.project=demo', /^labels\.project: is not a known field/],
+    ['label.=demo', /^label\./],
+    ['label.Project=demo', /^label\.Project/],
+    ['label.__proto__=demo', /^label\.__proto__/],
+    ['label.a=1&label.a=2', /^label\.a/],
+    [`label.a=${'x'.repeat(257)}`, /^label\.a: must not exceed 256 bytes/],
+    [Array.from({ length: 11 }, (_, n) => `label.n${n}=x`).join('&'), /^label: must not have more than 10/],
+    ['tenant=', /^tenant/],
+    ['tenant=a%00', /^tenant/],
+    ['tenant=a&tenant=b', /^tenant/],
+    ['correlationId=', /^correlationId/],
+    ['correlationId=two%20words', /^correlationId/],
+    ['createdAfter=2026-01-01', /^createdAfter: must be ISO 8601/],
+    ['createdAfter=2026-01-01T00:00:00', /^createdAfter/],
+    ['createdAfter=2026-02-30T00:00:00Z', /^createdAfter/],
+    ['createdBefore=2026-01-01T00:00:00+02:00', /^createdBefore.*%2B/],
+    ['createdBefore=infinity', /^createdBefore/],
+    ['error=', /^error: must not be empty/],
+    [`error=${'x'.repeat(257)}`, /^error: must not exceed 256 bytes/],
     ['cursor=', /^cursor/],
     ['cursor=garbage', /^cursor/],
     ['cursor=%00', /^cursor/],
@@ -127,14 +149,89 @@ t.test('a query that does not fit is refused, with its place', async t => {
     [`cursor=${cursor(["'; DROP TABLE rollcall.tasks; --", id])}`, /^cursor/],
     [`cursor=${cursor([{ toString: 1 }, id])}`, /^cursor/],
   ]
+  const ofLists = /^(order|limit|cursor)/
   for (const [query, detail] of cases)
-    t.test(query.slice(0, 60), async t =>
-      isProblem(t, await api.get(`/v1/tasks?${query}`), 'invalid_request', detail),
-    )
+    t.test(query.slice(0, 60), async t => {
+      isProblem(t, await api.get(`/v1/tasks?${query}`), 'invalid_request', detail)
+      const counts = await api.get(`/v1/tasks/counts?${query}`)
+      isProblem(t, counts, 'invalid_request', ofLists.test(query) ? /is not a known field/ : detail)
+    })
   t.test('a cursor of another list is a place like any other', async t => {
     const place = cursor(['2020-01-01T00:00:00.000Z', id])
     t.match(await api.get(`/v1/tasks?cursor=${place}`), { status: 200, body: { tasks: [] } })
   })
+})
+
+t.test('searches by label, tenant, correlation, time and error, and counts of the same', async t => {
+  const type = aType()
+  const weird = 'a&b=c #1 é\u0000'
+  const [first] = await listed(type, 3, { labels: { project: 'demo', weird }, tenant: 'acme' })
+  const five = { type, labels: { project: 'demo' }, correlationId: 'order-7' }
+  await api.post('/v1/tasks/batch', { tasks: Array.from({ length: 5 }, () => five) })
+  await inView(type, 8)
+  await api.post(`/v1/tasks/${first}/cancel`, { reason: 'Wrong Month: 100%' })
+  const cases: [query: string, counts: Partial<Record<TaskView['status'], number>>][] = [
+    ['label.project=demo', { PENDING: 7, CANCELLED: 1 }],
+    [`label.project=demo&label.weird=${encodeURIComponent(weird)}`, { PENDING: 2, CANCELLED: 1 }],
+    ['label.project=demo&status=CANCELLED', { CANCELLED: 1 }],
+    ['tenant=acme&status=PENDING&status=FAILED', { PENDING: 2 }],
+    ['tenant=bolt', {}],
+    ['correlationId=order-7', { PENDING: 5 }],
+    ['error=wrong%20MONTH', { CANCELLED: 1 }],
+    ['error=100%25', { CANCELLED: 1 }],
+    ['error=cancelled', { CANCELLED: 1 }],
+    ['error=%25', { CANCELLED: 1 }],
+    ['error=_%00', {}],
+    ['createdAfter=0001-01-01T00:00:00Z', { PENDING: 7, CANCELLED: 1 }],
+    ['createdBefore=9999-12-31T23:59:59Z', { PENDING: 7, CANCELLED: 1 }],
+    ['createdAfter=2099-01-01T00:00:00%2B02:00', {}],
+    ['createdBefore=2020-01-01T00:00:00-02:00', {}],
+  ]
+  for (const [query, counts] of cases)
+    await until(`${query} finds ${JSON.stringify(counts)}`, async () => {
+      const { body } = await api.get<TaskList>(`/v1/tasks?type=${type}&limit=500&${query}`)
+      const found: Record<string, number> = {}
+      for (const { status } of body.tasks) found[status] = (found[status] ?? 0) + 1
+      const asked = await api.get<CountsAnswer>(`/v1/tasks/counts?type=${type}&${query}`)
+      const counted = Object.entries(asked.body.counts).filter(([, { count }]) => count > 0)
+      const is = Object.fromEntries(counted.map(([status, { count }]) => [status, count]))
+      return same(found, counts) && same(is, counts)
+    })
+  const { body, status } = await api.get<CountsAnswer>(`/v1/tasks/counts?type=${type}`)
+  t.equal(status, 200)
+  const exact = (count: number) => ({ count, exact: true })
+  t.matchOnly(body, {
+    counts: {
+      PENDING: exact(7),
+      PROCESSING: exact(0),
+      RETRYING: exact(0),
+      SUCCESS: exact(0),
+      FAILED: exact(0),
+      CANCELLED: exact(1),
+    },
+    countedAt: /^\d{4}-\d\d-\d\dT.*Z$/,
+    lagSeconds: Number,
+  })
+})
+
+const same = (one: object, other: object): boolean =>
+  JSON.stringify(Object.entries(one).sort()) === JSON.stringify(Object.entries(other).sort())
+
+t.test('a search that takes too long is told so, and what to do; a plain list is not at fault', async t => {
+  const database = new pg.Client(databaseUrl)
+  await database.connect()
+  t.teardown(() => database.end())
+  await database.query('BEGIN; LOCK TABLE rollcall.tasks IN ACCESS EXCLUSIVE MODE')
+  const [search, counts, list] = await Promise.all([
+    api.get('/v1/tasks?error=x'),
+    api.get('/v1/tasks/counts?label.a=b'),
+    api.get('/v1/tasks'),
+  ])
+  await database.query('ROLLBACK')
+  isProblem(t, search, 'search_too_slow', /ask for less/)
+  isProblem(t, counts, 'search_too_slow')
+  isProblem(t, list, 'read_model_unavailable')
+  t.equal((await api.get('/v1/tasks?error=x')).status, 200)
 })
 
 t.test('a history comes in pages, oldest first, each event with who, when and the chain', async t => {

@@ -1,7 +1,15 @@
 import { randomUUID } from 'node:crypto'
 import pino from 'pino'
 import t from 'tap'
-import { fileConfigSchema, type ServiceConfig, serviceConfigSchema } from '../../src/runtime/config.ts'
+import {
+  fileConfigSchema,
+  keysRequired,
+  rateLimitOf,
+  readEnvironment,
+  type ServiceConfig,
+  serviceConfig,
+  serviceConfigSchema,
+} from '../../src/runtime/config.ts'
 import { startService } from '../../src/runtime/service.ts'
 import { Api, isProblem, registeredRoutes, startApi, TOKEN } from './fixture.ts'
 
@@ -13,8 +21,11 @@ const ROUTES: ['GET' | 'POST', string, object?][] = [
   ['POST', '/v1/tasks', { type: 'a' }],
   ['POST', '/v1/tasks/batch', { tasks: [{ type: 'a' }] }],
   ['GET', '/v1/tasks'],
+  ['GET', '/v1/tasks/counts'],
   ['GET', '/v1/tasks/:id'],
   ['GET', '/v1/tasks/:id/history'],
+  ['GET', '/v1/tasks/:id/events'],
+  ['GET', '/v1/events'],
   ['GET', '/v1/tasks/:id/refusals'],
   ['POST', '/v1/tasks/:id/cancel', {}],
   ['POST', '/v1/tasks/:id/retry', {}],
@@ -37,6 +48,9 @@ const ROUTES: ['GET' | 'POST', string, object?][] = [
   ['POST', '/v1/dead-letters/redrive', { letterIds: [randomUUID()] }],
   ['POST', '/v1/dead-letters/discard', { letterIds: [randomUUID()], reason: 'x' }],
   ['POST', '/v1/verify', {}],
+  ['POST', '/v1/keys', { name: 'a', scopes: ['read'] }],
+  ['GET', '/v1/keys'],
+  ['POST', '/v1/keys/:id/revoke', {}],
   ['POST', '/v1/workers/heartbeat', { worker: 'w', beats: [{ taskId: randomUUID(), ...fence }] }],
 ]
 
@@ -135,26 +149,74 @@ t.test('S72 waiting claims end when the service stops, and what comes meanwhile 
   await service.stop()
 })
 
-t.test('without keys the API is open on loopback alone', async t => {
+t.test('keys are required beyond loopback, unless the API is to be open there', async t => {
+  const logged: string[] = []
   const start = (fields: Partial<ServiceConfig>) =>
     startService({
       ...serviceConfigSchema.parse({ databaseUrl, port: 0, ...fields }),
       file: fileConfigSchema.parse({}),
-      logger: pino({ level: 'silent' }),
+      logger: pino({ level: 'warn' }, { write: line => logged.push(JSON.parse(line).msg) }),
       requireDurable: false,
     })
-  for (const host of ['0.0.0.0', '::', '10.0.0.1', 'example.com', '127.0.0.1.example.com', '::ffff:0.0.0.0'])
-    await t.rejects(start({ host }), { code: 'config', message: /without-keys/ }, host)
-  for (const fields of [
-    { host: '127.0.0.1' },
-    { host: 'localhost' },
-    { host: '0.0.0.0', withoutKeys: true },
-    { host: '0.0.0.0', roles: ['timers' as const] },
-  ]) {
-    const started = await start(fields)
+  for (const [fields, status, said] of [
+    [{ host: '127.0.0.1' }, 200, null],
+    [{ host: 'localhost' }, 200, null],
+    [{ host: '127.0.0.1', requireKeys: true }, 401, /no access key yet: rollcall keys create/],
+    [{ host: '0.0.0.0' }, 401, /no access key yet: rollcall keys create/],
+    [{ host: '::' }, 401, /no access key yet/],
+    [{ host: '0.0.0.0', roles: ['timers' as const] }, 401, /no access key yet/],
+    [{ host: '0.0.0.0', withoutKeys: true }, 200, /whoever reaches it may do everything/],
+  ] as const) {
+    logged.length = 0
+    const started = await start(fields as Partial<ServiceConfig>)
     t.teardown(() => started.stop())
-    if (started.url) t.equal((await new Api(t, started.url).get('/livez')).status, 200, fields.host)
-    else t.strictSame(fields.roles, ['timers'], 'without the API there is no address to protect')
+    const { port } = new URL(started.url!)
+    const { status: answered } = await new Api(t, `http://127.0.0.1:${port}`).get('/metrics')
+    t.equal(answered, status, JSON.stringify(fields))
+    if (said) t.match(logged.join('\n'), said)
+    else t.notMatch(logged.join('\n'), /key/)
     await started.stop()
   }
+})
+
+t.test('which addresses are loopback', async t => {
+  const settings = { requireKeys: false, withoutKeys: false, rateLimit: undefined }
+  for (const host of [
+    '0.0.0.0',
+    '::',
+    '10.0.0.1',
+    'example.com',
+    '127.0.0.1.example.com',
+    '::ffff:0.0.0.0',
+  ]) {
+    t.ok(keysRequired({ host, ...settings }), host)
+    t.equal(rateLimitOf({ host, ...settings }), 2_000, host)
+    t.notOk(keysRequired({ host, ...settings, withoutKeys: true }), host)
+    t.equal(rateLimitOf({ host, ...settings, withoutKeys: true }), 0, host)
+  }
+  for (const host of ['127.0.0.1', '127.1.2.3', 'localhost', '::1']) {
+    t.notOk(keysRequired({ host, ...settings }), host)
+    t.ok(keysRequired({ host, ...settings, requireKeys: true }), host)
+    t.equal(rateLimitOf({ host, ...settings, requireKeys: true }), 0, host)
+    t.equal(rateLimitOf({ host, ...settings, rateLimit: 5 }), 5, host)
+  }
+})
+
+t.test('settings of access come from the environment and the command line', async t => {
+  const config = (env: Record<string, string>, given = {}) =>
+    serviceConfig(given, readEnvironment(env), { databaseUrl: 'postgres://x' })
+  t.match(config({}), { requireKeys: false, withoutKeys: false, rateLimit: undefined })
+  t.match(config({ ROLLCALL_REQUIRE_KEYS: 'true', ROLLCALL_RATE_LIMIT: '50' }), {
+    requireKeys: true,
+    rateLimit: 50,
+  })
+  t.match(config({ ROLLCALL_REQUIRE_KEYS: 'false' }), { requireKeys: false })
+  t.match(config({ ROLLCALL_RATE_LIMIT: '50' }, { rateLimit: 0 }), { rateLimit: 0 })
+  for (const env of [
+    { ROLLCALL_REQUIRE_KEYS: 'perhaps' },
+    { ROLLCALL_RATE_LIMIT: '-1' },
+    { ROLLCALL_RATE_LIMIT: 'x' },
+  ])
+    t.throws(() => config(env), { code: 'config', message: /requireKeys|rateLimit/ })
+  t.throws(() => config({ ROLLCALL_REQUIRE_KEYS: 'true' }, { withoutKeys: true }), { code: 'config' })
 })

@@ -11,6 +11,9 @@ const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/
 /** Milliseconds between two times of a view. */
 const between = (from: string, to: string): number => Date.parse(to) - Date.parse(from)
 
+/** Without its place in the queue, which it has a moment later. */
+const asStored = ({ position, why, ...stored }: TaskView) => stored
+
 t.test('a submitted task is answered whole, with its address and its ETag', async t => {
   const answer = await api.post<TaskView>(
     '/v1/tasks',
@@ -39,9 +42,14 @@ t.test('a submitted task is answered whole, with its address and its ETag', asyn
     maxAttempts: 7,
     run: 1,
     priority: 5,
+    tenant: null,
+    position: null,
+    estimatedRemainingSeconds: null,
     worker: null,
     payload: { prompt: 'a lighthouse' },
     labels: { project: 'demo' },
+    timeouts: { queueMs: 60_000, executionMs: 1_800_000, leaseMs: 60_000, totalMs: 7 * DAY_MS },
+    retry: { maxAttempts: 7, initialDelayMs: 1_000, factor: 2, maxDelayMs: 300_000, jitter: 0.2 },
     result: null,
     resultUrl: null,
     errorCode: null,
@@ -59,8 +67,8 @@ t.test('a submitted task is answered whole, with its address and its ETag', asyn
   })
   t.equal(between(answer.body.createdAt, answer.body.nextDeadline!.at), 60_000)
   const read = await api.get<TaskView>(`/v1/tasks/${answer.body.taskId}`)
-  t.match(read, { status: 200, headers: { etag: '"0"' } })
-  t.strictSame(read.body, answer.body)
+  t.match(read, { status: 200, headers: { etag: /^"0(\.\d+)?"$/ } })
+  t.strictSame(asStored(read.body), asStored(answer.body))
   t.match(await api.history(answer.body.taskId), [
     { revision: 0, type: 'TaskSubmitted', actor: { kind: 'person', id: 'ada' }, source: 'http' },
   ])
@@ -169,7 +177,7 @@ t.test('Idempotency-Key', async t => {
     t.equal(first.status, 201)
     const again = await send('again', '{"priority":1,"payload":{"y":[1,2],"x":1},"type":"a"}')
     t.equal(again.status, 200)
-    t.strictSame(again.body, first.body)
+    t.strictSame(asStored(again.body), asStored(first.body))
     t.strictSame(await api.eventTypes(first.body.taskId), ['TaskSubmitted'])
   })
   t.test('S56 another request under the same key is refused and changes nothing', async t => {

@@ -416,6 +416,17 @@ t.test('heartbeats', async t => {
       { attempt: 2, state: 'held' },
     ])
   })
+  t.test('take any progress from 0 to 1, however small', async t => {
+    const held = await api.started()
+    for (const [progress, kept] of [
+      [0.25, 0.25],
+      [Number.MIN_VALUE, 0],
+      [1, 1],
+    ]) {
+      t.match(await beat([{ taskId: held.taskId, attempt: 1, leaseToken: TOKEN, progress }]), { status: 200 })
+      t.equal((await api.task(held.taskId)).progress, kept)
+    }
+  })
   t.test('that do not fit are refused', async t => {
     const good = { taskId: randomUUID(), attempt: 1, leaseToken: TOKEN }
     for (const progress of [-0.1, 1.1, '0.5', null])

@@ -85,7 +85,7 @@ t.test('the payload comes from the argument, a file or standard input', async t 
 })
 
 t.test('a key given twice answers the same task', async t => {
-  const args = ['cli.key', '{}', '--key', 'order-7']
+  const args = ['cli.key', '{}', '--idempotency-key', 'order-7']
   t.equal(await submit(...args), await submit(...args))
 })
 
@@ -94,7 +94,7 @@ t.test('get shows a task for people, without control characters of others', asyn
   const { stdout } = await ask('get', id)
   t.match(stdout, new RegExp(`^cli.get {2}${id}\n`))
   t.match(stdout, /^status {6}PENDING$/m)
-  t.match(stdout, /^why {9}waiting for a worker of type cli.get$/m)
+  t.match(stdout, /^why {9}waiting for a worker of type cli.get(; it is next)?$/m)
   t.match(stdout, /^next {8}queue in 2\d h.*: no worker has started it in time; the task fails$/m)
   t.match(stdout, /^payload {5}\{"n":1\}$/m)
   t.match(stdout, /^revision {4}0, hash [0-9a-f]{12}$/m)
@@ -136,6 +136,59 @@ t.test('list filters, pages, and has the same rows for people and programs', asy
   )
   t.type(two.nextCursor, 'string')
   t.match(all, { tasks: { length: 3 }, nextCursor: null, lagSeconds: Number })
+})
+
+t.test('list searches by what a task was submitted with, and counts the same tasks', async t => {
+  const type = 'cli.search'
+  const given = [
+    '--label',
+    'project=demo',
+    '--label',
+    'n=1',
+    '--tenant',
+    'acme',
+    '--correlation-id',
+    'order-1',
+  ]
+  const { taskId, tenant, labels } = await askJson('submit', type, ...given)
+  t.match({ tenant, labels }, { tenant: 'acme', labels: { project: 'demo', n: '1' } })
+  const other = await submit(type)
+  await ask('cancel', other, '--reason', 'wrong month')
+  const found = async (...args: string[]) =>
+    (await askJson('list', '--type', type, ...args)).tasks.map((task: TaskView) => task.taskId)
+  await eventually('the list has caught up', async () => (await found('--error', 'MONTH')).length === 1)
+  t.same(await found('--error', 'cancelled'), [other])
+  for (const args of [
+    ['--tenant', 'acme'],
+    ['--label', 'project=demo', '--label', 'n=1'],
+    ['--correlation-id', 'order-1'],
+    ['--status', 'pending', '--created-after', '2020-01-01T00:00:00+02:00'],
+  ])
+    t.same(await found(...args), [taskId], args.join(' '))
+  t.same(await found('--created-before', '2020-01-01T00:00:00Z'), [])
+  t.same(await found('--label', 'project=other'), [])
+
+  const counts = await ask('list', '--type', type, '--counts')
+  t.match(counts, { code: 0 })
+  t.same(
+    counts.stdout
+      .trimEnd()
+      .split('\n')
+      .map(line => line.trim().split(/ +/)),
+    [
+      ['PENDING', '1'],
+      ['PROCESSING', '0'],
+      ['RETRYING', '0'],
+      ['SUCCESS', '0'],
+      ['FAILED', '0'],
+      ['CANCELLED', '1'],
+    ],
+  )
+  t.match(await askJson('list', '--type', type, '--tenant', 'acme', '--counts'), {
+    counts: { PENDING: { count: 1, exact: true }, CANCELLED: { count: 0, exact: true } },
+  })
+  t.match(await ask('list', '--counts', '--all'), { code: 2, stderr: /--counts.*cannot be used with.*--all/ })
+  t.match(await ask('list', '--created-after', 'yesterday'), { code: 2, stderr: /Write a time as/ })
 })
 
 t.test('an empty list says so, and is an empty list for programs', async t => {

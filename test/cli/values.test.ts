@@ -1,6 +1,8 @@
 import t from 'tap'
+import type { TaskView } from '../../src/api/schemas/tasks.ts'
 import { chainFault } from '../../src/cli/commands/history.ts'
-import { printable, relative, spell } from '../../src/cli/format.ts'
+import { ordinal, printable, relative, roughly, spell } from '../../src/cli/format.ts'
+import { aheadLine } from '../../src/cli/task-text.ts'
 import { collectLabels, parseDuration, parseTime, wholeNumber } from '../../src/cli/values.ts'
 
 t.test('durations are a number and a unit', async t => {
@@ -29,6 +31,24 @@ t.test('whole numbers, times and labels are strict too', async t => {
     t.throws(() => parseTime(text), { code: 'commander.invalidArgument' }, text)
   t.same(collectLabels('c=d=e', collectLabels('a=')), { a: '', c: 'd=e' })
   t.throws(() => collectLabels('=x'))
+})
+
+t.test('places and estimates are told roughly', async t => {
+  t.same([0.2, 59.1, 89, 119, 300, 7_000, 100_000, 200_000].map(roughly), [
+    ...['1 s', '60 s', '89 s', '2 min', '5 min', '2 h', '28 h', '2 d'],
+  ])
+  t.same([1, 2, 3, 4, 11, 12, 13, 21, 22, 111, 1_001].map(ordinal), [
+    ...['1st', '2nd', '3rd', '4th', '11th', '12th', '13th', '21st', '22nd', '111th', '1,001st'],
+  ])
+  const task = { position: null, estimatedRemainingSeconds: null } as TaskView
+  t.equal(aheadLine(task), null)
+  const left = { p50: 118, p90: 300 }
+  t.equal(
+    aheadLine({ ...task, position: { rank: 12, exact: true }, estimatedRemainingSeconds: left }),
+    '12th in the queue, about 2 min (up to 5 min)',
+  )
+  t.equal(aheadLine({ ...task, estimatedRemainingSeconds: { p50: 3, p90: 3 } }), 'about 3 s')
+  t.equal(aheadLine({ ...task, position: { rank: 1_001, exact: false } }), 'more than 1,000 are ahead')
 })
 
 t.test('times are spelled for people', async t => {

@@ -128,11 +128,13 @@ const everySignals = (now: number): Signals[] => [
   {
     lease: { heldUntil: now + 10, lost: false, lastHeartbeatAt: now, progress: 0.5 },
     offer: { heldUntil: now + 10, timesOffered: 1 },
+    position: { rank: 3, exact: true },
     cancelNotice: { attempt: 1, worker: 'worker-1', toldAt: now },
   },
   {
     lease: { heldUntil: now, lost: true, lastHeartbeatAt: null, progress: null },
     offer: { heldUntil: null, timesOffered: 2 },
+    position: { rank: 1_001, exact: false },
     cancelNotice: { attempt: 1, worker: 'worker-1', toldAt: null },
   },
 ]

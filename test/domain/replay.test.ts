@@ -28,9 +28,16 @@ const streams = readdirSync(STREAMS)
 /** Fields of the fold that are younger than the streams, as they fold to: the events hold nothing of them. */
 const ADDED = { silentLeasesInRun: 0 }
 
+/** What was written is remembered since later than the streams were stored. */
+const withoutDigest = (remembered: string): string => remembered.split(' ')[0]!
+
 for (const { name, old } of streams) {
   t.test(`${name} folds to the task that was stored`, async t => {
-    t.strictSame(fold(old.taskId, null, old.events.map(decodeEvent)), { ...ADDED, ...old.task })
+    const task = fold(old.taskId, null, old.events.map(decodeEvent))!
+    t.strictSame(
+      { ...task, recentCommands: task.recentCommands.map(withoutDigest) },
+      { ...ADDED, ...old.task },
+    )
   })
 
   t.test(`${name} is encoded to the same bytes and hashes`, async t => {

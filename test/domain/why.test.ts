@@ -1,7 +1,7 @@
 /** What people are told, word for word: each status, with each of its signals, before and after what it waits for. */
 import t from 'tap'
 import { OPEN_STATUSES } from '../../src/domain/lifecycle.ts'
-import { NO_SIGNALS, type Signals } from '../../src/domain/signals.ts'
+import { NO_SIGNALS, positionBehind, type Signals } from '../../src/domain/signals.ts'
 import { why } from '../../src/domain/why.ts'
 import {
   attemptFailed,
@@ -25,10 +25,14 @@ import {
 
 const TYPE = 'image.generate'
 const at = (ms: number): string => new Date(T0 + ms).toISOString()
-const offer = (heldUntil: number | null, timesOffered: number): Signals => ({
-  ...NO_SIGNALS,
+const offered = (heldUntil: number | null, timesOffered: number) => ({
   offer: { heldUntil: heldUntil === null ? null : T0 + heldUntil, timesOffered },
 })
+const offer = (heldUntil: number | null, timesOffered: number): Signals => ({
+  ...NO_SIGNALS,
+  ...offered(heldUntil, timesOffered),
+})
+const behind = (ahead: number): Signals => ({ ...NO_SIGNALS, position: positionBehind(ahead) })
 const lease = (heldUntil: number, heard: number | null, lost = false): Signals => ({
   ...NO_SIGNALS,
   lease: {
@@ -80,6 +84,37 @@ const SAID: [title: string, spec: Specification, signals: Signals, now: number, 
     offer(10_000, 1),
     10_000,
     `waiting for a worker of type ${TYPE}; offered once, not started`,
+  ],
+  ['PENDING, next', waiting, behind(0), 1, `waiting for a worker of type ${TYPE}; it is next`],
+  ['PENDING, the second', waiting, behind(1), 1, `waiting for a worker of type ${TYPE}; 1 task is ahead`],
+  ['PENDING, in a queue', waiting, behind(12), 1, `waiting for a worker of type ${TYPE}; 12 tasks are ahead`],
+  [
+    'PENDING, the last that is counted',
+    waiting,
+    behind(1_000),
+    1,
+    `waiting for a worker of type ${TYPE}; 1,000 tasks are ahead`,
+  ],
+  [
+    'PENDING, in a queue that is not counted to its end',
+    waiting,
+    behind(1_001),
+    1,
+    `waiting for a worker of type ${TYPE}; more than 1,000 tasks are ahead`,
+  ],
+  [
+    'PENDING, offered before and in a queue again',
+    waiting,
+    { ...behind(4), ...offered(null, 2) },
+    1,
+    `waiting for a worker of type ${TYPE}; offered 2 times, not started; 4 tasks are ahead`,
+  ],
+  [
+    'PENDING, tried again, in a queue',
+    running.and(attemptFailed(20), requeued(1_020)),
+    behind(4),
+    1_030,
+    `attempt 1 ended: The picture is too large.; waiting for a worker of type ${TYPE} to begin attempt 2 of 3; 4 tasks are ahead`,
   ],
   [
     'PENDING, delayed',

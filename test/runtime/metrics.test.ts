@@ -261,6 +261,8 @@ async function described(t: Test): Promise<string[]> {
   await submitTasks(engine, 1)
   mustBe('refused', await does('00000000-0000-4000-8000-000000000000', cancel()))
   metrics.requested('/livez', 'GET', 200, 0.001)
+  metrics.estimateSettled('p50', true)
+  metrics.accessRefused('unauthenticated', 'read')
   metrics.dispatch.dispatched('image.generate', 1)
   metrics.dispatch.failed('image.generate', 'unavailable')
   metrics.dispatch.outstanding('image.generate', 1)

@@ -1,7 +1,8 @@
 /** What happened to others: one wish carried out twice, one row shown twice or never. */
 import t from 'tap'
+import type { CountsAnswer } from '../../src/api/schemas/lists.ts'
 import type { BatchAnswer, TaskList, TaskView } from '../../src/api/schemas/tasks.ts'
-import { type Api, aType, isProblem, startApi, until } from '../api/fixture.ts'
+import { type Api, aType, isProblem, startApi, TOKEN, until } from '../api/fixture.ts'
 import { ManualClock, openParts, submitTasks } from '../support/service-parts.ts'
 
 const { api, databaseUrl } = await startApi(t)
@@ -84,6 +85,62 @@ t.test(
   },
 )
 
+t.test('S56 the same key of another tenant is another wish, and nobody reaches the other’s', async t => {
+  const type = aType()
+  const keyOf = async (tenant: string | null) => {
+    const fields = { name: `of-${tenant ?? 'all'}`, scopes: ['submit', 'read', 'operate'], tenant }
+    const { body } = await api.post<{ secret: string }>('/v1/keys', fields)
+    return { authorization: `Bearer ${body.secret}` }
+  }
+  const [acme, bolt, all] = [await keyOf('acme'), await keyOf('bolt'), await keyOf(null)]
+  const ask = (as: object, body: object, path = '/v1/tasks') =>
+    api.post<TaskView>(path, body, { ...as, 'idempotency-key': 'their-key' })
+  const made = await Promise.all([acme, bolt, all].map(as => ask(as, { type })))
+  t.strictSame(
+    made.map(({ status, body }) => [status, body.tenant]),
+    [
+      [201, 'acme'],
+      [201, 'bolt'],
+      [201, null],
+    ],
+  )
+  t.equal(new Set(made.map(({ body }) => body.taskId)).size, 3)
+  const [ofAcme, ofBolt] = made.map(({ body }) => body.taskId)
+  for (const body of [{ type }, { type, tenant: 'acme' }])
+    t.match(
+      await ask(acme, body),
+      { status: 200, body: { taskId: ofAcme } },
+      'its own tenant goes without saying',
+    )
+  t.match(await ask(all, { type, tenant: 'acme' }), { status: 200, body: { taskId: ofAcme } })
+  isProblem(t, await ask(acme, { type, tenant: 'bolt' }), 'other_tenant', /acme.*bolt/)
+  isProblem(t, await ask(acme, { type, payload: 1 }), 'idempotency_key_reused')
+
+  const batch = { tasks: [{ type }, { type, tenant: 'bolt' }] }
+  const batches = await Promise.all(
+    [acme, bolt].map(as =>
+      api.post<BatchAnswer>('/v1/tasks/batch', batch, { ...as, 'idempotency-key': 'their-key' }),
+    ),
+  )
+  t.match(batches[0]!.body.results, [{ kind: 'accepted' }, { kind: 'refused', code: 'other_tenant' }])
+  t.match(batches[1]!.body.results, [{ kind: 'accepted' }, { kind: 'accepted' }])
+
+  for (const command of ['cancel', 'retry'])
+    isProblem(t, await ask(acme, { reason: 'x' }, `/v1/tasks/${ofBolt}/${command}`), 'not_found')
+  t.equal((await api.task(ofBolt!)).revision, 0)
+  t.match(await ask(bolt, {}, `/v1/tasks/${ofBolt}/cancel`), { status: 200, body: { status: 'CANCELLED' } })
+  const countOf = async (as: Record<string, string>, query = '') => {
+    const { body } = await api.get<CountsAnswer>(`/v1/tasks/counts?type=${type}${query}`, as)
+    return Object.values(body.counts).reduce((sum, { count }) => sum + count, 0)
+  }
+  await until('all of them are counted', async () => (await countOf(all)) === 6)
+  t.strictSame([await countOf(acme), await countOf(bolt), await countOf(all, '&tenant=bolt')], [2, 3, 3])
+  for (const path of ['/v1/tasks', '/v1/tasks/counts'])
+    isProblem(t, await api.get(`${path}?tenant=bolt`, acme), 'other_tenant')
+  const { body } = await api.get<TaskList>(`/v1/tasks?type=${type}`, acme)
+  t.strictSame(new Set(body.tasks.map(({ tenant }) => tenant)), new Set(['acme']))
+})
+
 t.test('S56 keys that are none, that are huge, or that two headers made: 400, and no task', async t => {
   const type = aType()
   const bad = ['', ' ', 'a, b', 'a,b', ',', 'x'.repeat(256), 'x'.repeat(10_240), 'two words', 'caf\u00e9']
@@ -136,3 +193,84 @@ t.test(
       }
   },
 )
+
+t.test(
+  'S57 every row moves while the pages are turned: each once, on pages of 1 and 50, under every filter',
+  async t => {
+    const type = aType()
+    const tasks = Array.from({ length: 60 }, (_, index) => ({
+      type,
+      tenant: 'acme',
+      labels: { project: 'demo', half: String(index % 2) },
+      correlationId: `round-${index % 2}`,
+    }))
+    const { body } = await api.post<BatchAnswer>('/v1/tasks/batch', { tasks })
+    const ids = body.results.flatMap(result => ('taskId' in result ? [result.taskId] : []))
+    await until('they are listed', async () => (await revisions(type)).size === ids.length)
+    const half = ids.filter((_, index) => index % 2 === 0)
+    const stop = new AbortController()
+    const working = work(type, stop.signal)
+    const all = ['newest', 'oldest'].map(order => ({ order, limit: 50 }))
+    const one = { order: 'newest', limit: 1 }
+    const filters: [query: string, found: string[], pages: (typeof one)[]][] = [
+      [`type=${type}`, ids, [...all, one]],
+      [`type=${type}&status=PENDING&status=PROCESSING`, ids, all],
+      [`label.project=demo&type=${type}&tenant=acme`, ids, [...all, one]],
+      [`label.half=0&type=${type}`, half, all],
+      [`correlationId=round-0&type=${type}&createdAfter=2020-01-01T00:00:00Z`, half, all],
+    ]
+    try {
+      for (const [query, found, pages] of filters)
+        for (const { order, limit } of pages) {
+          const before = await revisions(type)
+          const seen: string[] = []
+          let turned = 0
+          for (let cursor: string | null = ''; cursor !== null; turned++) {
+            const asked: string = `${query}&order=${order}&limit=${limit}${cursor}`
+            const page: TaskList = (await api.get<TaskList>(`/v1/tasks?${asked}`)).body
+            seen.push(...page.tasks.map(({ taskId }) => taskId))
+            // All rows between two long pages; between two short ones one that is far ahead, and one far behind.
+            if (page.nextCursor !== null || limit > 1)
+              await move(type, limit > 1 ? ids : [ids[turned]!, ids.at(turned - 30)!])
+            cursor = page.nextCursor && `&cursor=${page.nextCursor}`
+          }
+          t.strictSame(seen.toSorted(), found.toSorted(), `${query}, ${order}, pages of ${limit}`)
+          const moved = [...(await revisions(type))].filter(([id, now]) => now > before.get(id)!)
+          t.equal(moved.length, ids.length, 'and every row had moved')
+        }
+    } finally {
+      stop.abort()
+      await working
+    }
+  },
+)
+
+async function revisions(type: string): Promise<Map<string, number>> {
+  const { body } = await api.get<TaskList>(`/v1/tasks?type=${type}&limit=500`)
+  return new Map(body.tasks.map(({ taskId, revision }) => [taskId, revision]))
+}
+
+/** Moves these rows, and waits until lists know. */
+async function move(type: string, ids: readonly string[]): Promise<void> {
+  const noted = await Promise.all(
+    ids.map(id => api.post<TaskView>(`/v1/tasks/${id}/notes`, { note: 'it moves' })),
+  )
+  await until('the rows have moved', async () => {
+    const now = await revisions(type)
+    return noted.every(({ body }) => now.get(body.taskId)! >= body.revision)
+  })
+}
+
+/** A worker that takes tasks and hands them back, as often as they may be. */
+async function work(type: string, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    const { body } = await api.claim({ types: [type], max: 20, waitMs: 100 })
+    const reports = body.tasks.map(({ taskId, attempt }) => ({
+      trigger: 'RELEASE',
+      taskId,
+      attempt,
+      leaseToken: TOKEN,
+    }))
+    if (reports.length > 0) await api.post('/v1/workers/report', { worker: 'worker-1', reports })
+  }
+}

@@ -6,30 +6,13 @@ import type { BatchAnswer, TaskList } from '../../src/api/schemas/tasks.ts'
 import { auditLog } from '../../src/engine/audit.ts'
 import { openLog } from '../../src/runtime/open-log.ts'
 import { createWorker } from '../../src/sdk/worker.ts'
-import { Api, aType, isProblem, startApi, until } from '../api/fixture.ts'
-import { freePort, type Running, startCommand } from '../cli/fixture.ts'
+import { type Api, aType, isProblem, startApi, until } from '../api/fixture.ts'
+import { freePort } from '../cli/fixture.ts'
 import { startEventStoreDBDouble } from '../support/eventstoredb-double/double.ts'
 import { execute, testServer } from '../support/postgres.ts'
-import { startWorkerProcess } from './processes.ts'
+import { STOP_MS, serve, startWorkerProcess } from './processes.ts'
 
-/** What `serve` gives itself for an orderly stop, and something for a busy machine to end a process. */
-const STOP_MS = 4_500 + 2_500
 const PATIENCE_MS = 60_000
-
-/** A service as a process of its own. */
-async function serve(
-  t: Test,
-  databaseUrl: string,
-  port: number,
-  log?: string,
-): Promise<{ api: Api; running: Running }> {
-  const running = startCommand(['serve', '--json', '--log-level', 'silent', '--port', String(port)], {
-    env: { ROLLCALL_DATABASE_URL: databaseUrl, ROLLCALL_LOG: log },
-  })
-  t.teardown(() => running.child.kill('SIGKILL'))
-  await running.until(/"ready":true/)
-  return { api: new Api(t, `http://127.0.0.1:${port}`), running }
-}
 
 const ready = (api: Api) =>
   until(

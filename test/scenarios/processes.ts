@@ -1,14 +1,33 @@
-/** Processes that can be killed: workers, whose clocks can be wrong, and projectors. */
+/** Processes that can be killed: services, workers, whose clocks can be wrong, and projectors. */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
-import { until } from '../api/fixture.ts'
+import { Api, until } from '../api/fixture.ts'
+import { type Running, startCommand } from '../cli/fixture.ts'
 
 const script = (path: string): string => fileURLToPath(new URL(path, import.meta.url))
 const WORKER = script('./worker-process.ts')
 const PROJECTOR = script('../projections/projector-process.ts')
+
+/** What `serve` gives itself for an orderly stop, and something for a busy machine to end a process. */
+export const STOP_MS = 4_500 + 2_500
+
+/** A service as a process of its own. */
+export async function serve(
+  t: Test,
+  databaseUrl: string,
+  port: number,
+  log?: string,
+): Promise<{ api: Api; running: Running }> {
+  const running = startCommand(['serve', '--json', '--log-level', 'silent', '--port', String(port)], {
+    env: { ROLLCALL_DATABASE_URL: databaseUrl, ROLLCALL_LOG: log },
+  })
+  t.teardown(() => running.child.kill('SIGKILL'))
+  await running.until(/"ready":true/)
+  return { api: new Api(t, `http://127.0.0.1:${port}`), running }
+}
 
 /** What a worker process tells. */
 export interface Told {

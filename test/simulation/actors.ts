@@ -158,6 +158,7 @@ export class Worker {
         claimId,
         leaseTokenHash: hash('sha256', token),
         source: 'http' as const,
+        tenant: null,
       }
       const tasks = await world.ask(
         this.process,

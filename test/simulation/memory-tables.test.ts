@@ -108,7 +108,12 @@ async function compare(t: Test, seed: number): Promise<void> {
     write,
     write,
     () => {
-      const claim = { claimId: claimId(), types: ['image.generate', 'report'], max: pick([0, 1, 3]) }
+      const claim = {
+        claimId: claimId(),
+        types: ['image.generate', 'report'],
+        max: pick([0, 1, 3]),
+        tenant: pick([null, 'acme']),
+      }
       return async state => {
         const taken = await state.take(claim)
         // Those of a claim that is asked again come in no order.
@@ -224,7 +229,7 @@ const submit = (random: () => number): Command => ({
   trigger: 'SUBMIT',
   type: random() < 0.8 ? 'image.generate' : 'report',
   priority: Math.floor(random() * 3),
-  tenant: null,
+  tenant: random() < 0.4 ? 'acme' : null,
   lifecycle: STANDARD,
   timeouts: { queueMs: HOUR_MS, executionMs: HOUR_MS, leaseMs: 60_000, totalMs: 2 * HOUR_MS },
   retry: { maxAttempts: 3, initialDelayMs: 1, factor: 1, maxDelayMs: 1, jitter: 0 },

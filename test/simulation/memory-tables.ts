@@ -4,6 +4,7 @@
  */
 import { isDelayed, nextDeadline } from '../../src/domain/deadlines.ts'
 import type { Instant } from '../../src/domain/events.ts'
+import { AHEAD_MAX, type Position, positionBehind } from '../../src/domain/signals.ts'
 import {
   isOpen,
   type OpenTask,
@@ -34,6 +35,7 @@ import {
   OFFER_HOLD_MS,
   type Signals,
   type Taken,
+  type TakeQuery,
   type ToDispatch,
   type WorkState,
 } from '../../src/workers/work-state.ts'
@@ -49,6 +51,7 @@ export interface Ready {
   pendingSince: Instant
   attempt: number
   timesOffered: number
+  tenant: string | null
 }
 export interface Offer extends Ready {
   claimId: string
@@ -91,6 +94,12 @@ const byKeys =
     return 0
   }
 
+const IN_ORDER = byKeys<Ready>(
+  ([, row]) => -row.priority,
+  ([, row]) => row.pendingSince,
+  ([id]) => id,
+)
+
 export class MemoryTables implements WorkState, ReadModel {
   readonly tasks = new Map<string, Task>()
   readonly deadlines = new Map<string, Deadline>()
@@ -108,10 +117,13 @@ export class MemoryTables implements WorkState, ReadModel {
     this.#now = now
   }
 
-  async take(claim: { claimId: string; types: readonly string[]; max: number }): Promise<Taken[]> {
+  async take(claim: TakeQuery): Promise<Taken[]> {
     const again = new Map<string, Taken>()
+    const isOurs = (taskId: string) =>
+      claim.tenant === null || this.tasks.get(taskId)?.tenant === claim.tenant
     for (const [taskId, { claimId, attempt }] of [...this.leases, ...this.offers])
-      if (claimId === claim.claimId) again.set(`${taskId}/${attempt}`, { taskId, attempt, again: true })
+      if (claimId === claim.claimId && isOurs(taskId))
+        again.set(`${taskId}/${attempt}`, { taskId, attempt, again: true })
     if (again.size > 0) return [...again.values()]
     const picked = this.#takeReady(claim, OFFER_HOLD_MS, OFFER_HOLD_MAX_MS)
     return picked.map(([taskId, { attempt }]) => ({ taskId, attempt, again: false }))
@@ -122,7 +134,7 @@ export class MemoryTables implements WorkState, ReadModel {
     const standing = [...this.offers.values()].filter(offer => offer.claimId === claimId).length
     const free = Math.max(0, Math.min(max, maxOutstanding - standing))
     const holdMaxMs = Math.max(holdMs, OFFER_HOLD_MAX_MS)
-    const picked = this.#takeReady({ claimId, types: [type], max: free }, holdMs, holdMaxMs)
+    const picked = this.#takeReady({ claimId, types: [type], max: free, tenant: null }, holdMs, holdMaxMs)
     return {
       taken: picked.map(([taskId, { attempt, timesOffered }]) => ({ taskId, attempt, timesOffered })),
       outstanding: standing + picked.length,
@@ -130,20 +142,10 @@ export class MemoryTables implements WorkState, ReadModel {
     }
   }
 
-  #takeReady(
-    { claimId, types, max }: { claimId: string; types: readonly string[]; max: number },
-    holdMs: number,
-    holdMaxMs: number,
-  ): Entry<Offer>[] {
+  #takeReady({ claimId, types, max, tenant }: TakeQuery, holdMs: number, holdMaxMs: number): Entry<Offer>[] {
     const picked = [...this.ready]
-      .filter(([, { type }]) => types.includes(type))
-      .sort(
-        byKeys<Ready>(
-          ([, row]) => -row.priority,
-          ([, row]) => row.pendingSince,
-          ([id]) => id,
-        ),
-      )
+      .filter(([, row]) => types.includes(row.type) && (tenant === null || row.tenant === tenant))
+      .sort(IN_ORDER)
       .slice(0, max)
     return picked.map(([taskId, row]) => {
       this.ready.delete(taskId)
@@ -158,17 +160,17 @@ export class MemoryTables implements WorkState, ReadModel {
     for (const id of taskIds) if (this.offers.get(id)?.claimId === claimId) this.offers.delete(id)
   }
 
-  async returnOverdueOffers(limit: number): Promise<{ type: string }[]> {
+  async returnOverdueOffers(limit: number): Promise<{ type: string; tenant: string | null }[]> {
     const overdue = [...this.offers]
       .filter(([, { heldUntil }]) => heldUntil <= this.#now())
       .sort(byKeys<Offer>(([, row]) => row.heldUntil))
       .slice(0, limit)
-    const returned: { type: string }[] = []
+    const returned: { type: string; tenant: string | null }[] = []
     for (const [taskId, { claimId, heldUntil, ...row }] of overdue) {
       this.offers.delete(taskId)
       if (this.ready.has(taskId)) continue
       this.ready.set(taskId, row)
-      returned.push({ type: row.type })
+      returned.push({ type: row.type, tenant: row.tenant })
     }
     return returned
   }
@@ -229,13 +231,29 @@ export class MemoryTables implements WorkState, ReadModel {
     const offers = status === 'PENDING' ? [this.offers.get(taskId), this.ready.get(taskId)] : []
     const offer = offers.find(row => row?.attempt === attempt)
     const notice = status === 'CANCELLED' ? this.notices.get(taskId) : undefined
+    const waits = offer !== undefined && offer === this.ready.get(taskId)
     return {
       lease: lease?.attempt === attempt ? leaseSignals(lease) : null,
       offer: offer
         ? { heldUntil: (offer as Partial<Offer>).heldUntil ?? null, timesOffered: offer.timesOffered }
         : null,
+      position: waits ? this.#positionOf(taskId, offer) : null,
       cancelNotice: notice ?? null,
     }
+  }
+
+  async leaseSignals(tasks: readonly ProcessingTask[]): ReturnType<WorkState['leaseSignals']> {
+    const held = tasks.flatMap(({ taskId, attempt }) => {
+      const lease = this.leases.get(taskId)
+      return lease?.attempt === attempt ? [[taskId, leaseSignals(lease)] as const] : []
+    })
+    return new Map(held)
+  }
+
+  #positionOf(taskId: string, row: Ready): Position {
+    const order = [...this.ready].filter(([, { type }]) => type === row.type).sort(IN_ORDER)
+    const ahead = order.findIndex(([id]) => id === taskId)
+    return positionBehind(Math.min(ahead, AHEAD_MAX + 1))
   }
 
   async beginLook(gapMs: number): Promise<{ gapMs: number; leases: number } | null> {
@@ -407,7 +425,7 @@ export class MemoryTables implements WorkState, ReadModel {
   }
 
   #makeReady(task: PendingTask): void {
-    const { taskId, type, priority, attempt } = task
+    const { taskId, type, priority, attempt, tenant } = task
     if (this.isOffered(taskId, attempt)) return
     const stands = this.ready.get(taskId)
     if (stands && stands.attempt >= attempt) return
@@ -416,7 +434,7 @@ export class MemoryTables implements WorkState, ReadModel {
       stands.pendingSince = pendingSince
       stands.attempt = attempt
       stands.timesOffered = 0
-    } else this.ready.set(taskId, { type, priority, pendingSince, attempt, timesOffered: 0 })
+    } else this.ready.set(taskId, { type, priority, pendingSince, attempt, timesOffered: 0, tenant })
   }
 
   /** The offer match: an attempt that is handed out already is not made claimable once more. */

@@ -20,7 +20,7 @@ import { offerable } from '../../src/projections/work-state.ts'
 import { Claims } from '../../src/workers/claims.ts'
 import { Leases } from '../../src/workers/leases.ts'
 import { Timers } from '../../src/workers/timers.ts'
-import { countByType, WorkSignal } from '../../src/workers/work-signal.ts'
+import { WorkSignal } from '../../src/workers/work-signal.ts'
 import type { MemoryTables } from './memory-tables.ts'
 import { Process, type World } from './world.ts'
 
@@ -127,7 +127,7 @@ export class Service {
       readModel: tables,
       cache,
       logger: SILENT,
-      onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
+      onMoved: tasks => signal.ready(tasks.filter(offerable)),
     })
     this.claims = new Claims(tables, this.engine, signal)
     this.leases = new Leases(tables, this.engine)

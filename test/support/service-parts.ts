@@ -26,7 +26,7 @@ import { type Claim, Claims } from '../../src/workers/claims.ts'
 import { Leases } from '../../src/workers/leases.ts'
 import { PostgresWorkState } from '../../src/workers/postgres/postgres-work-state.ts'
 import { Timers, type TimersOptions } from '../../src/workers/timers.ts'
-import { countByType, WorkSignal } from '../../src/workers/work-signal.ts'
+import { WorkSignal } from '../../src/workers/work-signal.ts'
 import type { WorkState } from '../../src/workers/work-state.ts'
 import { CLIENT, PERSON, submit, TIMER, TOKEN_A, WORKER } from '../domain/specification.ts'
 import { wholeStream } from './events.ts'
@@ -227,7 +227,7 @@ export async function openParts(t: Test, url: string, options: PartsOptions = {}
     readModel: new PostgresReadModel(pool),
     cache,
     logger,
-    onMoved: tasks => signal.ready(countByType(tasks.filter(offerable))),
+    onMoved: tasks => signal.ready(tasks.filter(offerable)),
     standbyMs: 50,
     ...options.projector,
   })
@@ -288,6 +288,7 @@ export const aClaim = (over: Partial<Claim> = {}): Claim => ({
   claimId: randomUUID(),
   leaseTokenHash: TOKEN_A,
   source: 'http',
+  tenant: null,
   ...over,
 })
 

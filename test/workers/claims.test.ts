@@ -5,7 +5,7 @@ import type { ProcessingTask } from '../../src/domain/task.ts'
 import type { Engine } from '../../src/engine/engine.ts'
 import { LogUnavailableError } from '../../src/eventlog/event-log.ts'
 import { Claims } from '../../src/workers/claims.ts'
-import { WorkSignal } from '../../src/workers/work-signal.ts'
+import { type Work, WorkSignal } from '../../src/workers/work-signal.ts'
 import type { WorkState } from '../../src/workers/work-state.ts'
 import { cancel, fail, retry, start, succeed, TOKEN_A, TOKEN_B } from '../domain/specification.ts'
 import {
@@ -228,9 +228,9 @@ t.test('S74 work that comes between the look and the wait is not missed', async 
     const [taskId] = await submitTasks(parts.engine, 1)
     const announced = signalled()
     const ready = parts.signal.ready.bind(parts.signal)
-    parts.signal.ready = counts => {
-      ready(counts)
-      if (counts.size > 0) announced.resolve()
+    parts.signal.ready = work => {
+      ready(work)
+      if (work.length > 0) announced.resolve()
     }
     let since = 0
     const slow: WorkState = {
@@ -326,9 +326,10 @@ t.test(
     await parts.projected()
     const { workState } = parts
     const offer = async () => {
-      t.match(await workState.take({ claimId: randomUUID(), types: ['image.generate'], max: 5 }), [
-        { taskId },
-      ])
+      t.match(
+        await workState.take({ claimId: randomUUID(), types: ['image.generate'], max: 5, tenant: null }),
+        [{ taskId }],
+      )
       const [row] = await parts.rows<{ seconds: number; times: number }>(
         `SELECT round(extract(epoch FROM held_until - clock_timestamp()) / 10)::int * 10 AS seconds,
               times_offered AS times FROM rollcall.offers`,
@@ -343,7 +344,7 @@ t.test(
     for (let time = 0; time < 8; time++) {
       held.push(await offer())
       await parts.rows(OVERDUE)
-      t.strictSame(await workState.returnOverdueOffers(10), [{ type: 'image.generate' }])
+      t.strictSame(await workState.returnOverdueOffers(10), [{ type: 'image.generate', tenant: null }])
       t.strictSame((await workState.signals(await parts.task(taskId))).offer, {
         heldUntil: null,
         timesOffered: time + 1,
@@ -362,7 +363,7 @@ t.test('what is cancelled or finished leaves ready and offers, whichever process
   other.projector.start()
   const ids = await submitTasks(parts.engine, 8)
   await parts.projected()
-  await parts.workState.take({ claimId: 'c-1', types: ['image.generate'], max: 4 })
+  await parts.workState.take({ claimId: 'c-1', types: ['image.generate'], max: 4, tenant: null })
   t.strictSame([await countOf(parts, 'ready'), await countOf(parts, 'offers')], [4, 4])
   for (const [index, id] of ids.entries())
     for (const command of index % 2 === 0 ? [cancel()] : [start(), succeed()])
@@ -376,7 +377,7 @@ t.test('a task that goes back to ready while it is cancelled does not stay there
   const [taskId] = (await submitTasks(parts.engine, 1)) as [string]
   parts.projector.start()
   await parts.projected()
-  await parts.workState.take({ claimId: 'c-1', types: ['image.generate'], max: 1 })
+  await parts.workState.take({ claimId: 'c-1', types: ['image.generate'], max: 1, tenant: null })
   // The offer goes back in a transaction that has not committed when the projector comes.
   const slow = new pg.Client(parts.url)
   await slow.connect()
@@ -424,6 +425,9 @@ t.test('a START that failed for a passing reason keeps its offer', async t => {
   t.equal((await parts.claims.claim(claim, NEVER)).length, 1)
 })
 
+const work = (type: string, count: number, tenant: string | null = null): Work[] =>
+  Array.from({ length: count }, () => ({ type, tenant }))
+
 t.test('a waiter is woken for its types only, as many as the work needs, the oldest first', async t => {
   const signal = new WorkSignal()
   const woken: string[] = []
@@ -436,31 +440,55 @@ t.test('a waiter is woken for its types only, as many as the work needs, the old
   wait('third', ['a'])
   wait('fourth', ['c'])
   const turn = () => new Promise(setImmediate)
-  signal.ready(new Map([['z', 3]]))
+  signal.ready(work('z', 3))
   await turn()
   t.strictSame(woken, [])
-  signal.ready(new Map([['a', 2]]))
+  signal.ready(work('a', 2))
   await turn()
   t.strictSame(woken, ['first', 'second'])
-  signal.ready(
-    new Map([
-      ['a', 9],
-      ['c', 1],
-    ]),
-  )
+  signal.ready([...work('a', 9), ...work('c', 1)])
   await turn()
   t.strictSame(woken, ['first', 'second', 'third', 'fourth'])
+})
+
+t.test("a tenant's waiter is woken by its tenant's work alone, and takes none from the others", async t => {
+  const signal = new WorkSignal(() => true)
+  const woken: string[] = []
+  const wait = (name: string, tenant: string | null, wants = 1) =>
+    void signal
+      .look(['a'], tenant)
+      .wait(wants, 60_000, NEVER)
+      .then(() => woken.push(name))
+  const turn = () => new Promise(setImmediate)
+  wait('globex', 'globex')
+  wait('acme', 'acme')
+  wait('anyone', null, 2)
+  wait('last', null)
+  signal.ready(work('a', 1, 'acme'))
+  await turn()
+  t.strictSame(woken, ['acme'])
+  signal.ready([...work('a', 1, 'initech'), ...work('a', 1), ...work('a', 1, 'globex')])
+  await turn()
+  t.strictSame(woken, ['acme', 'globex', 'anyone'], 'two were left for one who wants two')
+  signal.look(['a'], 'acme').foundEnd()
+  t.ok(signal.restMs(['a'], 'acme') > 0)
+  t.equal(signal.restMs(['a'], 'globex'), 0, "what one tenant's look took says nothing about another's")
+  t.equal(signal.restMs(['a']), 0)
+  signal.look(['a']).foundEnd()
+  t.ok(signal.restMs(['a'], 'globex') > 0, 'where nothing is left there is nothing for a tenant')
+  signal.ready(work('a', 1, 'acme'))
+  for (const tenant of ['acme', null]) t.equal(signal.restMs(['a'], tenant), 0)
 })
 
 t.test('a look that something came after does not wait, and one that has ended is forgotten', async t => {
   const signal = new WorkSignal()
   const look = signal.look(['a'])
-  signal.ready(new Map([['b', 1]]))
-  signal.ready(new Map([['a', 1]]))
+  signal.ready(work('b', 1))
+  signal.ready(work('a', 1))
   await look.wait(1, 60_000, NEVER)
   const ended = signal.look(['a'])
   ended.end()
-  signal.ready(new Map([['a', 1]]))
+  signal.ready(work('a', 1))
   const gone = new AbortController()
   const waiting = signal.look(['a']).wait(1, 60_000, gone.signal)
   gone.abort()

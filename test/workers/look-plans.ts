@@ -1,7 +1,7 @@
 /**
- * The plans of every statement that a look of the timers, a claim or a dispatcher runs, the ones inside functions too, as Postgres
- * itself reports them (auto_explain), without costs. Both kinds are taken: planned for its values, as a connection's
- * first runs are, and planned once for any, as its later ones may be.
+ * The plans of every statement that a look of the timers, a claim, a dispatcher or a read of a waiting task runs, the
+ * ones inside functions too, as Postgres itself reports them (auto_explain), without costs. Both kinds are taken:
+ * planned for its values, as a connection's first runs are, and planned once for any, as its later ones may be.
  */
 import { readFile, writeFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
@@ -9,6 +9,7 @@ import pg from 'pg'
 import type { Test } from 'tap'
 import { fillOpenTasks } from '../../bench/open-tasks.ts'
 import type { OpenTask, PendingTask, ProcessingTask } from '../../src/domain/task.ts'
+import { readSample } from '../../src/projections/type-statistics.ts'
 import { PostgresWorkState } from '../../src/workers/postgres/postgres-work-state.ts'
 import { testDatabase } from '../support/postgres.ts'
 
@@ -30,6 +31,10 @@ export async function comparePlans(t: Test, count: number, types = TYPES): Promi
   await client.connect()
   const since = performance.now()
   await fillOpenTasks(client, { count, types, due: DUE })
+  // A tenth of what waits is some tenant's.
+  await client.query(`UPDATE rollcall.ready SET tenant = 'tenant-' || get_byte(uuid_send(task_id), 14) % 10
+                       WHERE get_byte(uuid_send(task_id), 15) < 26`)
+  await client.query('ANALYZE rollcall.ready')
   await client.end()
   t.comment(`${count} open tasks written in ${((performance.now() - since) / 1_000).toFixed(1)} s`)
   const found = new Map<string, string>()
@@ -70,6 +75,13 @@ async function plansOf(url: string, kind: (typeof KINDS)[number]): Promise<Plans
     const tasks = await pool.query<{ task_id: string; status: string }>(
       `SELECT DISTINCT ON (status) task_id, status FROM rollcall.tasks ORDER BY status, created_at DESC`,
     )
+    const last = await pool.query<{ task_id: string }>(
+      `SELECT task_id FROM rollcall.ready WHERE type = 'type-1'
+        ORDER BY priority, pending_since DESC, task_id DESC LIMIT 1`,
+    )
+    const lastWaiting = { taskId: last.rows[0]!.task_id, attempt: 1, status: 'PENDING' } as PendingTask
+    await run('signals-waiting', () => new PostgresWorkState(pool).signals(lastWaiting))
+    await run('type-sample', () => readSample(pool, 'type-1'))
     await runAll(new PostgresWorkState(pool), new Map(tasks.rows.map(row => [row.status, row.task_id])), run)
   } finally {
     await pool.end()
@@ -129,9 +141,13 @@ async function runAll(
   await run('cancel-notices-prune', () => state.pruneCancelNotices(2_000))
   await run('timers-keep-look', () => state.keepLook(2_000))
 
-  await run('claim-take', () => state.take({ claimId: 'one', types: ['type-1'], max: 10 }))
-  await run('claim-take-types', () => state.take({ claimId: 'many', types: CLAIMED, max: 10 }))
-  await run('claim-take-again', () => state.take({ claimId: 'many', types: CLAIMED, max: 10 }))
+  const claim = { max: 10, tenant: null }
+  await run('claim-take', () => state.take({ ...claim, claimId: 'one', types: ['type-1'] }))
+  await run('claim-take-types', () => state.take({ ...claim, claimId: 'many', types: CLAIMED }))
+  await run('claim-take-again', () => state.take({ ...claim, claimId: 'many', types: CLAIMED }))
+  await run('claim-take-own', () =>
+    state.take({ ...claim, claimId: 'own', types: CLAIMED, tenant: 'tenant-3' }),
+  )
   const dispatch = { type: 'type-2', max: 10, maxOutstanding: 15, holdMs: 60_000 }
   await run('take-to-dispatch', () => state.takeToDispatch(dispatch))
   await run('leases-beat', () =>

@@ -1,12 +1,12 @@
 /** What people ask of a task: cancel, retry, a note. */
-import { randomUUID } from 'node:crypto'
 import type { FastifyRequest } from 'fastify'
 import type { Command, CommandEnvelope } from '../../domain/commands.ts'
 import { taskOf } from '../answers.ts'
+import { commandIdOf } from '../idempotency-key.ts'
 import { ifMatchRevision } from '../if-match.ts'
 import { originOf } from '../origin.ts'
 import type { AppParts, TypedApp } from '../parts.ts'
-import { noteSchema, reasonCommandSchema, taskParamsSchema } from '../schemas/tasks.ts'
+import { noteSchema, reasonCommandSchema, taskParamsSchema, taskViewSchema } from '../schemas/tasks.ts'
 import { taskAnswer } from '../task-answer.ts'
 
 export function commandRoutes(app: TypedApp, parts: AppParts): void {
@@ -14,7 +14,7 @@ export function commandRoutes(app: TypedApp, parts: AppParts): void {
     const envelope: CommandEnvelope = {
       taskId,
       command,
-      commandId: commandId ?? randomUUID(),
+      commandId: commandIdOf(request, commandId),
       ...originOf(request),
       causationId: null,
       ifRevision: ifMatchRevision(request.headers['if-match']),
@@ -27,7 +27,10 @@ export function commandRoutes(app: TypedApp, parts: AppParts): void {
   ] as const) {
     app.post(
       `/v1/tasks/:id/${path}`,
-      { config: { scope: 'operate' }, schema: { params: taskParamsSchema, body: reasonCommandSchema } },
+      {
+        config: { scope: 'operate' },
+        schema: { params: taskParamsSchema, body: reasonCommandSchema, response: { 200: taskViewSchema } },
+      },
       async request => {
         const { reason, commandId } = request.body
         return execute(request, request.params.id, { trigger, reason: reason ?? null }, commandId)
@@ -36,7 +39,10 @@ export function commandRoutes(app: TypedApp, parts: AppParts): void {
   }
   app.post(
     '/v1/tasks/:id/notes',
-    { config: { scope: 'operate' }, schema: { params: taskParamsSchema, body: noteSchema } },
+    {
+      config: { scope: 'operate' },
+      schema: { params: taskParamsSchema, body: noteSchema, response: { 200: taskViewSchema } },
+    },
     async request => {
       const { note, commandId } = request.body
       return execute(request, request.params.id, { trigger: 'NOTE', note }, commandId)

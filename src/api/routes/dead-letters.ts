@@ -9,17 +9,24 @@ import {
   type DeadLetterRow,
   type DeadLetterView,
   type DiscardAnswer,
+  deadLetterListSchema,
+  deadLetterSchema,
+  discardAnswerSchema,
   discardSchema,
   letterParamsSchema,
   lettersQuerySchema,
   type RedriveAnswer,
+  redriveAnswerSchema,
   redriveSchema,
 } from '../schemas/dead-letters.ts'
 
 export function deadLetterRoutes(app: TypedApp, { deadLetters, redrives, logger }: AppParts): void {
   app.get(
     '/v1/dead-letters',
-    { config: { scope: 'audit' }, schema: { querystring: lettersQuerySchema } },
+    {
+      config: { scope: 'audit', whole: true },
+      schema: { querystring: lettersQuerySchema, response: { 200: deadLetterListSchema } },
+    },
     async request => {
       const { status, reason, taskId, limit, cursor } = request.query
       const [{ letters, next }, waiting] = await Promise.all([
@@ -38,7 +45,10 @@ export function deadLetterRoutes(app: TypedApp, { deadLetters, redrives, logger 
 
   app.get(
     '/v1/dead-letters/:id',
-    { config: { scope: 'audit' }, schema: { params: letterParamsSchema } },
+    {
+      config: { scope: 'audit', whole: true },
+      schema: { params: letterParamsSchema, response: { 200: deadLetterSchema } },
+    },
     async request => {
       const [letter] = await deadLetters.read([request.params.id])
       if (!letter) throw new Problem('dead_letter_not_found')
@@ -52,7 +62,10 @@ export function deadLetterRoutes(app: TypedApp, { deadLetters, redrives, logger 
 
   app.post(
     '/v1/dead-letters/redrive',
-    { config: { scope: 'operate' }, schema: { body: redriveSchema } },
+    {
+      config: { scope: 'operate', whole: true },
+      schema: { body: redriveSchema, response: { 200: redriveAnswerSchema } },
+    },
     async request => {
       const { actor } = originOf(request)
       try {
@@ -67,7 +80,10 @@ export function deadLetterRoutes(app: TypedApp, { deadLetters, redrives, logger 
 
   app.post(
     '/v1/dead-letters/discard',
-    { config: { scope: 'operate' }, schema: { body: discardSchema } },
+    {
+      config: { scope: 'operate', whole: true },
+      schema: { body: discardSchema, response: { 200: discardAnswerSchema } },
+    },
     async request => {
       const { letterIds, reason } = request.body
       const { actor } = originOf(request)

@@ -1,18 +1,23 @@
 import { type EventLog, LogSealedError } from '../../eventlog/event-log.ts'
 import type { AppParts, TypedApp } from '../parts.ts'
+import { aliveSchema, readySchema } from '../schemas/health.ts'
 
 /** Alive is the process; ready is a process whose parts can serve. */
 export function healthRoutes(app: TypedApp, parts: AppParts): void {
-  app.get('/livez', async () => ({ status: 'ok' }))
-  app.get('/readyz', async (_request, reply) => {
-    const checks = [
-      ...parts.health(),
-      await reach('log', () => head(parts.log)),
-      await reach('read_model', () => parts.pool.query('SELECT 1')),
-    ]
-    const ok = checks.every(check => check.ok || ('needed' in check && !check.needed))
-    return reply.code(ok ? 200 : 503).send({ status: ok ? 'ok' : 'unavailable', checks })
-  })
+  app.get('/livez', { schema: { response: { 200: aliveSchema } } }, async () => ({ status: 'ok' as const }))
+  app.get(
+    '/readyz',
+    { schema: { response: { 200: readySchema, 503: readySchema } } },
+    async (_request, reply) => {
+      const checks = [
+        ...parts.health(),
+        await reach('log', () => head(parts.log)),
+        await reach('read_model', () => parts.pool.query('SELECT 1')),
+      ]
+      const ok = checks.every(check => check.ok || ('needed' in check && !check.needed))
+      return reply.code(ok ? 200 : 503).send({ status: ok ? 'ok' : 'unavailable', checks })
+    },
+  )
 }
 
 /** A log that can be read and takes nothing is no log to serve commands on. */

@@ -5,12 +5,15 @@ import type { StoredEvent } from '../../eventlog/event-log.ts'
 import type { AppParts, TypedApp } from '../parts.ts'
 import { Problem } from '../problems.ts'
 import { readTask } from '../read-task.ts'
-import { type History, historyQuerySchema, taskParamsSchema } from '../schemas/tasks.ts'
+import { type History, historyQuerySchema, historySchema, taskParamsSchema } from '../schemas/tasks.ts'
 
 export function historyRoute(app: TypedApp, { engine, log }: AppParts): void {
   app.get(
     '/v1/tasks/:id/history',
-    { config: { scope: 'audit' }, schema: { params: taskParamsSchema, querystring: historyQuerySchema } },
+    {
+      config: { scope: 'audit' },
+      schema: { params: taskParamsSchema, querystring: historyQuerySchema, response: { 200: historySchema } },
+    },
     async request => {
       const { id } = request.params
       const { from, limit } = request.query

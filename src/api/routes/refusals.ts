@@ -2,13 +2,16 @@
 import type { KeptRefusal } from '../../projections/refusals.ts'
 import type { AppParts, TypedApp } from '../parts.ts'
 import { Problem } from '../problems.ts'
-import type { Refusal, TaskRefusals } from '../schemas/refusals.ts'
+import { type Refusal, type TaskRefusals, taskRefusalsSchema } from '../schemas/refusals.ts'
 import { taskParamsSchema } from '../schemas/tasks.ts'
 
 export function refusalRoutes(app: TypedApp, parts: AppParts): void {
   app.get(
     '/v1/tasks/:id/refusals',
-    { config: { scope: 'audit' }, schema: { params: taskParamsSchema } },
+    {
+      config: { scope: 'audit' },
+      schema: { params: taskParamsSchema, response: { 200: taskRefusalsSchema } },
+    },
     async request => {
       const taskId = request.params.id
       const { count, first, last } = await parts.refusals.read(taskId)

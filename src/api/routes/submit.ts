@@ -1,28 +1,45 @@
 /** Tasks come in: one by one, or many at once. */
-import type { FastifyRequest } from 'fastify'
 import { NO_SIGNALS } from '../../domain/signals.ts'
+import type { Caller } from '../access.ts'
 import { taskOf } from '../answers.ts'
+import { idempotencyKey, refusedKey } from '../idempotency-key.ts'
 import { type Origin, originOf } from '../origin.ts'
 import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../parts.ts'
 import { invalid, Problem } from '../problems.ts'
+import { tenantFor } from '../reach.ts'
 import {
   type BatchAnswer,
+  batchAnswerSchema,
   batchMemberSchema,
   batchSchema,
-  idempotencyKeySchema,
   submitSchema,
+  taskViewSchema,
 } from '../schemas/tasks.ts'
+import { batchDigest, type SubmitCommand, type SubmitKey } from '../submit.ts'
 import { taskAnswer } from '../task-answer.ts'
+import { memberKey } from '../task-id.ts'
+
+type Result = BatchAnswer['results'][number]
+type Prepared = SubmitCommand | Extract<Result, { kind: 'refused' }>
 
 export function submitRoutes(app: TypedApp, parts: AppParts): void {
   const { engine, submitter } = parts
 
   app.post(
     '/v1/tasks',
-    { config: { scope: 'submit' }, schema: { body: submitSchema } },
+    {
+      config: { scope: 'submit' },
+      schema: { body: submitSchema, response: { 200: taskViewSchema, 201: taskViewSchema } },
+    },
     async (request, reply) => {
+      const { body, caller } = request
       const key = idempotencyKey(request)
-      const { envelope, fingerprintOf } = submitter.command(request.body, key, originOf(request))
+      const { envelope, fingerprintOf } = submitter.command(
+        body,
+        tenantFor(caller, body.tenant),
+        key === null ? null : { route: 'tasks', key },
+        originOf(request),
+      )
       const { task, repeated } = taskOf(await engine.execute(envelope, fingerprintOf))
       return reply
         .code(repeated ? 200 : 201)
@@ -34,23 +51,52 @@ export function submitRoutes(app: TypedApp, parts: AppParts): void {
 
   app.post(
     '/v1/tasks/batch',
-    { config: { scope: 'submit' }, schema: { body: batchSchema }, bodyLimit: BATCH_BODY_BYTES },
+    {
+      config: { scope: 'submit' },
+      schema: { body: batchSchema, response: { 200: batchAnswerSchema } },
+      bodyLimit: BATCH_BODY_BYTES,
+    },
     async request => {
       const origin = originOf(request)
-      const results = await Promise.all(request.body.tasks.map(member => submitMember(member, origin)))
-      return { results } satisfies BatchAnswer
+      const { tasks } = request.body
+      const key = idempotencyKey(request)
+      if (key === null) {
+        const prepared = tasks.map(member => prepare(member, null, request.caller, origin))
+        return { results: await Promise.all(prepared.map(submit)) } satisfies BatchAnswer
+      }
+      if (tasks.some(hasKey)) throw refusedKey('is for the whole batch; its members have keys of their own')
+      const batch = batchDigest(tasks)
+      const prepared = tasks.map((member, index) =>
+        prepare(member, { route: 'batch', key: memberKey(key, index), batch }, request.caller, origin),
+      )
+      return { results: await submitAsOne(prepared) } satisfies BatchAnswer
     },
   )
 
-  async function submitMember(member: unknown, origin: Origin): Promise<BatchAnswer['results'][number]> {
+  /** Checks a member; one that does not fit is refused alone. */
+  function prepare(member: unknown, key: SubmitKey | null, caller: Caller, origin: Origin): Prepared {
     try {
       const keyed = batchMemberSchema.safeParse(member)
       if (!keyed.success) throw invalid(keyed.error)
-      const { idempotencyKey: key, ...rest } = keyed.data
+      const { idempotencyKey: own, ...rest } = keyed.data
       const body = submitSchema.safeParse(rest)
       if (!body.success) throw invalid(body.error)
-      const { envelope, fingerprintOf } = submitter.command(body.data, key ?? null, origin)
-      const { task, repeated } = taskOf(await engine.execute(envelope, fingerprintOf))
+      const tenant = tenantFor(caller, body.data.tenant)
+      return submitter.command(
+        body.data,
+        tenant,
+        own === undefined ? key : { route: 'tasks', key: own },
+        origin,
+      )
+    } catch (error) {
+      return refusalOf(error)
+    }
+  }
+
+  async function submit(prepared: Prepared): Promise<Result> {
+    if ('kind' in prepared) return prepared
+    try {
+      const { task, repeated } = taskOf(await engine.execute(prepared.envelope, prepared.fingerprintOf))
       return {
         kind: repeated ? 'repeated' : 'accepted',
         taskId: task.taskId,
@@ -58,20 +104,30 @@ export function submitRoutes(app: TypedApp, parts: AppParts): void {
         revision: task.revision,
       }
     } catch (error) {
-      if (!(error instanceof Problem)) throw error
-      const errors = error.errors.length > 0 ? { errors: [...error.errors] } : {}
-      return { kind: 'refused', code: error.code, message: error.message, ...errors }
+      return refusalOf(error)
     }
+  }
+
+  /**
+   * One member goes ahead: where its key stands for another batch, nothing of this one is stored.
+   *
+   * @throws Problem idempotency_key_reused
+   */
+  async function submitAsOne(prepared: readonly Prepared[]): Promise<Result[]> {
+    const ahead = prepared.findIndex(one => !('kind' in one))
+    if (ahead < 0) return Promise.all(prepared.map(submit))
+    const first = await submit(prepared[ahead]!)
+    if (first.kind === 'refused' && first.code === 'idempotency_key_reused')
+      throw new Problem('idempotency_key_reused')
+    return Promise.all(prepared.map((one, index) => (index === ahead ? first : submit(one))))
   }
 }
 
-function idempotencyKey(request: FastifyRequest): string | null {
-  const header = request.headers['idempotency-key']
-  if (header === undefined) return null
-  const key = idempotencyKeySchema.safeParse(header)
-  if (!key.success)
-    throw new Problem('invalid_request', `Idempotency-Key ${key.error.issues[0]?.message}`, [
-      { path: 'Idempotency-Key', message: key.error.issues[0]?.message ?? 'is not valid' },
-    ])
-  return key.data
+const hasKey = (member: unknown): boolean =>
+  typeof member === 'object' && member !== null && 'idempotencyKey' in member
+
+function refusalOf(error: unknown): Extract<Result, { kind: 'refused' }> {
+  if (!(error instanceof Problem)) throw error
+  const errors = error.errors.length > 0 ? { errors: [...error.errors] } : {}
+  return { kind: 'refused', code: error.code, message: error.message, ...errors }
 }

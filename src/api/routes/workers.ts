@@ -1,31 +1,38 @@
 /** What workers ask: claim, start, report, heartbeat, and the same commands one by one. */
 import { randomUUID } from 'node:crypto'
-import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { FastifyRequest } from 'fastify'
 import type { Command, CommandEnvelope, Fence } from '../../domain/commands.ts'
 import type { Actor } from '../../domain/events.ts'
 import type { Task } from '../../domain/task.ts'
 import type { Answer } from '../../engine/answer.ts'
+import { NO_TASK } from '../../workers/leases.ts'
 import { commandOf, hashToken } from '../../workers/worker-events.ts'
 import { taskOf } from '../answers.ts'
+import { goneSignal } from '../gone.ts'
 import { originOf } from '../origin.ts'
 import { type AppParts, BATCH_BODY_BYTES, type TypedApp } from '../parts.ts'
 import { invalid } from '../problems.ts'
-import { taskParamsSchema } from '../schemas/tasks.ts'
+import { beyondReach, executeWithin } from '../reach.ts'
+import { taskParamsSchema, taskViewSchema } from '../schemas/tasks.ts'
 import {
   type ClaimAnswer,
+  claimAnswerSchema,
   claimSchema,
   failSchema,
   type HeartbeatAnswer,
+  heartbeatAnswerSchema,
   heartbeatSchema,
   type Report,
   type ReportResult,
   type ReportsAnswer,
   releaseSchema,
   reportSchema,
+  reportsAnswerSchema,
   reportsSchema,
   type StartResult,
   type StartsAnswer,
   startSchema,
+  startsAnswerSchema,
   startsSchema,
   stepSchema,
   succeedSchema,
@@ -47,7 +54,7 @@ export function workerRoutes(app: TypedApp, parts: AppParts): void {
 function claimRoute(app: TypedApp, { claims }: AppParts, stopping: AbortSignal): void {
   app.post(
     '/v1/workers/claim',
-    { config: { scope: 'work' }, schema: { body: claimSchema } },
+    { config: { scope: 'work' }, schema: { body: claimSchema, response: { 200: claimAnswerSchema } } },
     async (request, reply) => {
       const { leaseToken, ...claim } = request.body
       const { source } = originOf(request)
@@ -55,7 +62,7 @@ function claimRoute(app: TypedApp, { claims }: AppParts, stopping: AbortSignal):
       // Whoever takes nothing new has nothing to wait for.
       const waitMs = claim.max === 0 ? 0 : claim.waitMs
       const tasks = await claims.claim(
-        { ...claim, waitMs, leaseTokenHash: hashToken(leaseToken), source },
+        { ...claim, waitMs, leaseTokenHash: hashToken(leaseToken), source, tenant: request.caller.tenant },
         signal,
       )
       return { tasks: tasks.map(claimedTask) } satisfies ClaimAnswer
@@ -63,34 +70,32 @@ function claimRoute(app: TypedApp, { claims }: AppParts, stopping: AbortSignal):
   )
 }
 
-/** Aborted when the caller goes away before it is answered (PITFALLS H2: the request's own close says nothing). */
-function goneSignal(reply: FastifyReply): AbortSignal {
-  const gone = new AbortController()
-  reply.raw.on('close', () => {
-    if (!reply.raw.writableFinished) gone.abort()
-  })
-  return gone.signal
-}
-
 function startRoute(app: TypedApp, { engine, leases }: AppParts): void {
   app.post(
     '/v1/workers/start',
-    { config: { scope: 'work' }, schema: { body: startsSchema }, bodyLimit: BATCH_BODY_BYTES },
+    {
+      config: { scope: 'work' },
+      schema: { body: startsSchema, response: { 200: startsAnswerSchema } },
+      bodyLimit: BATCH_BODY_BYTES,
+    },
     async request => {
       const origin = originOf(request)
       const { worker, leaseToken, tasks, commandId = randomUUID() } = request.body
       const leaseTokenHash = hashToken(leaseToken)
       const actor: Actor = { kind: 'worker', id: worker }
-      const answers = await engine.executeMany(
-        tasks.map(({ taskId, attempt }) => ({
-          taskId,
-          command: { trigger: 'START', worker, attempt, leaseTokenHash },
-          commandId,
-          ...origin,
-          actor,
-          causationId: null,
-          ifRevision: null,
-        })),
+      const execute = executeWithin(engine, request.caller)
+      const answers = await Promise.all(
+        tasks.map(({ taskId, attempt }) =>
+          execute({
+            taskId,
+            command: { trigger: 'START', worker, attempt, leaseTokenHash },
+            commandId,
+            ...origin,
+            actor,
+            causationId: null,
+            ifRevision: null,
+          }),
+        ),
       )
       await leases.markTold(
         answers.flatMap((answer, index) =>
@@ -117,11 +122,16 @@ function startResult(taskId: string, answer: Answer): StartResult {
 function reportRoute(app: TypedApp, { engine, leases }: AppParts): void {
   app.post(
     '/v1/workers/report',
-    { config: { scope: 'work' }, schema: { body: reportsSchema }, bodyLimit: BATCH_BODY_BYTES },
+    {
+      config: { scope: 'work' },
+      schema: { body: reportsSchema, response: { 200: reportsAnswerSchema } },
+      bodyLimit: BATCH_BODY_BYTES,
+    },
     async request => {
       const origin = originOf(request)
       const actor: Actor = { kind: 'worker', id: request.body.worker }
       const refused: (Fence & { task: Task | null })[] = []
+      const execute = executeWithin(engine, request.caller)
       const results = await Promise.all(
         request.body.reports.map(async (member): Promise<ReportResult> => {
           const report = reportSchema.safeParse(member)
@@ -131,7 +141,7 @@ function reportRoute(app: TypedApp, { engine, leases }: AppParts): void {
           }
           const { taskId, commandId } = report.data
           const command = commandOf(report.data)
-          const answer = await engine.execute({
+          const answer = await execute({
             taskId,
             command,
             commandId: commandId ?? randomUUID(),
@@ -159,20 +169,30 @@ function taskIdIn(member: unknown): string | null {
   return typeof taskId === 'string' ? taskId.slice(0, 64) : null
 }
 
-function heartbeatRoute(app: TypedApp, { leases }: AppParts): void {
+function heartbeatRoute(app: TypedApp, { engine, leases }: AppParts): void {
   app.post(
     '/v1/workers/heartbeat',
-    { config: { scope: 'work' }, schema: { body: heartbeatSchema }, bodyLimit: BATCH_BODY_BYTES },
+    {
+      config: { scope: 'work' },
+      schema: { body: heartbeatSchema, response: { 200: heartbeatAnswerSchema } },
+      bodyLimit: BATCH_BODY_BYTES,
+    },
     async request => {
       const { beats } = request.body
-      const results = await leases.heartbeat(
-        beats.map(beat => ({
-          taskId: beat.taskId,
-          attempt: beat.attempt,
-          leaseTokenHash: hashToken(beat.leaseToken),
-          progress: beat.progress ?? null,
-        })),
+      const taskIds = beats.map(({ taskId }) => taskId)
+      const beyond = await beyondReach(engine, request.caller, taskIds)
+      const answers = await leases.heartbeat(
+        beats
+          .filter(({ taskId }) => !beyond.has(taskId))
+          .map(beat => ({
+            taskId: beat.taskId,
+            attempt: beat.attempt,
+            leaseTokenHash: hashToken(beat.leaseToken),
+            progress: beat.progress ?? null,
+          })),
       )
+      const answered = answers.values()
+      const results = taskIds.map(id => (beyond.has(id) ? NO_TASK : answered.next().value!))
       return {
         results: results.map((result, index) => ({
           taskId: beats[index]!.taskId,
@@ -211,7 +231,10 @@ function singleRoutes(app: TypedApp, parts: AppParts): void {
   }
   app.post(
     '/v1/tasks/:id/start',
-    { config: { scope: 'work' }, schema: { params: taskParamsSchema, body: startSchema } },
+    {
+      config: { scope: 'work' },
+      schema: { params: taskParamsSchema, body: startSchema, response: { 200: taskViewSchema } },
+    },
     async request => {
       const { worker, attempt, leaseToken, commandId } = request.body
       const command = { trigger: 'START', worker, attempt, leaseTokenHash: hashToken(leaseToken) } as const
@@ -227,7 +250,10 @@ function singleRoutes(app: TypedApp, parts: AppParts): void {
   for (const [path, trigger, schema] of reports) {
     app.post(
       `/v1/tasks/:id/${path}`,
-      { config: { scope: 'work' }, schema: { params: taskParamsSchema, body: schema } },
+      {
+        config: { scope: 'work' },
+        schema: { params: taskParamsSchema, body: schema, response: { 200: taskViewSchema } },
+      },
       async request => {
         const taskId = request.params.id
         // Path and schema were chosen together, a link that a loop hides from TypeScript.

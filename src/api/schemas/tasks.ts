@@ -1,14 +1,37 @@
 /** Requests and answers about tasks, as clients see them. */
 import { z } from 'zod'
-import { STATUSES } from '../../domain/lifecycle.ts'
+import { EVENT_SCHEMAS, timeoutsSchema } from '../../domain/events.ts'
+import { TIMERS } from '../../domain/lifecycle.ts'
 import { LIMITS } from '../../domain/limits.ts'
 import { retryPolicySchema } from '../../domain/retry-policy.ts'
+import { AHEAD_MAX } from '../../domain/signals.ts'
+import { CODES } from '../problems.ts'
+import {
+  actorSchema,
+  anyJsonSchema,
+  attemptSchema,
+  commandIdSchema,
+  countSchema,
+  fieldErrorSchema,
+  hashSchema,
+  labelsSchema,
+  revisionSchema,
+  runSchema,
+  secondsSchema,
+  sourceSchema,
+  statusSchema,
+  timeSchema,
+  typeSchema,
+  uuidSchema,
+} from './answer-fields.ts'
 import {
   boundedJson,
   delaySchema,
   idSchema,
   millisecondsSchema,
   nameSchema,
+  pageLimit,
+  shownAs,
   taskIdSchema,
   textSchema,
 } from './common.ts'
@@ -17,17 +40,22 @@ export const submitSchema = z
   .strictObject({
     type: nameSchema,
     payload: boundedJson(LIMITS.contentBytes).default(null),
-    /** Higher is claimed first. */
-    priority: z.int().min(LIMITS.priority.min).max(LIMITS.priority.max).optional(),
-    /** Not before this time; exclusive with delayMs. The past is at once. */
+    priority: z
+      .int()
+      .min(LIMITS.priority.min)
+      .max(LIMITS.priority.max)
+      .optional()
+      .describe('Higher is claimed first.'),
     runAt: z.iso
       .datetime({ offset: true })
       .transform(text => Date.parse(text))
       // As far as delayMs goes: the deadlines that follow must stay dates that a database can hold (S61).
       .refine(at => at <= Date.now() + LIMITS.timeoutMs.max, 'must be at most 366 days from now')
-      .optional(),
-    /** Not before so many milliseconds from now. */
-    delayMs: delaySchema.optional(),
+      .optional()
+      .describe(
+        'Not before this time, at most 366 days from now; exclusive with delayMs. The past is at once.',
+      ),
+    delayMs: delaySchema.optional().describe('Not before so many milliseconds from now.'),
     timeouts: z
       .strictObject({
         queueMs: millisecondsSchema,
@@ -44,12 +72,25 @@ export const submitSchema = z
         labels => Object.keys(labels).length <= LIMITS.labels,
         `must not have more than ${LIMITS.labels} labels`,
       )
+      .meta({ maxProperties: LIMITS.labels })
       .optional(),
     correlationId: idSchema.optional(),
+    tenant: nameSchema
+      .optional()
+      .describe(
+        'Whose task it is. A caller that is bound to a tenant need not say so, and may say no other.',
+      ),
   })
   .refine(task => task.runAt === undefined || task.delayMs === undefined, {
     message: 'give runAt or delayMs, not both',
     path: ['delayMs'],
+  })
+  .meta({
+    id: 'Submit',
+    not: { required: ['runAt', 'delayMs'] },
+    examples: [
+      { type: 'image.generate', payload: { prompt: 'a fox' }, priority: 5, labels: { project: 'demo' } },
+    ],
   })
 export type SubmitRequest = z.input<typeof submitSchema>
 export type Submit = z.output<typeof submitSchema>
@@ -62,7 +103,13 @@ export const idempotencyKeySchema = z
 export const BATCH_MAX = 1_000
 
 /** Members are checked one by one, so that a bad one is refused alone. */
-export const batchSchema = z.strictObject({ tasks: z.array(z.unknown()).min(1).max(BATCH_MAX) })
+export const batchSchema = z
+  .strictObject({ tasks: z.array(shownAs('BatchMember')).min(1).max(BATCH_MAX) })
+  .meta({ id: 'Batch' })
+/** What a member should be, for the document. */
+submitSchema
+  .safeExtend({ idempotencyKey: idempotencyKeySchema.optional() })
+  .meta({ id: 'BatchMember', not: { required: ['runAt', 'delayMs'] } })
 export const batchMemberSchema = z.looseObject({ idempotencyKey: idempotencyKeySchema.optional() })
 
 export const taskParamsSchema = z.strictObject({ id: taskIdSchema })
@@ -70,31 +117,18 @@ export const taskParamsSchema = z.strictObject({ id: taskIdSchema })
 const commandFields = { commandId: idSchema.optional() }
 export const reasonCommandSchema = z
   .strictObject({ reason: textSchema(LIMITS.reasonBytes).optional(), ...commandFields })
+  .meta({ id: 'Command' })
   // Fastify says null where there is no body: a command without options.
   .nullable()
   .transform(body => body ?? {})
-export const noteSchema = z.strictObject({
-  note: textSchema(LIMITS.noteBytes).refine(text => text.length > 0, 'must not be empty'),
-  ...commandFields,
-})
-
-export const LIST_LIMIT_MAX = 500
-export const listQuerySchema = z.strictObject({
-  status: z
-    .union([z.enum(STATUSES), z.array(z.enum(STATUSES)).min(1).max(STATUSES.length)])
-    .transform(status => (Array.isArray(status) ? status : [status]))
-    .optional(),
-  type: nameSchema.optional(),
-  order: z.enum(['newest', 'oldest']).default('newest'),
-  // Query strings are text by nature; the pattern comes first, so that '' is not read as 0 (PITFALLS H9).
-  limit: z
-    .string()
-    .regex(/^[1-9]\d{0,2}$/, `must be 1 to ${LIST_LIMIT_MAX}`)
-    .transform(Number)
-    .pipe(z.int().max(LIST_LIMIT_MAX))
-    .default(50),
-  cursor: z.string().max(256).optional(),
-})
+export const noteSchema = z
+  .strictObject({
+    note: textSchema(LIMITS.noteBytes)
+      .refine(text => text.length > 0, 'must not be empty')
+      .meta({ minLength: 1 }),
+    ...commandFields,
+  })
+  .meta({ id: 'Note' })
 
 export const HISTORY_LIMIT_MAX = 1_000
 export const historyQuerySchema = z.strictObject({
@@ -102,102 +136,182 @@ export const historyQuerySchema = z.strictObject({
     .string()
     .regex(/^\d{1,9}$/, 'must be a revision')
     .transform(Number)
-    .default(0),
-  limit: z
-    .string()
-    .regex(/^[1-9]\d{0,3}$/, `must be 1 to ${HISTORY_LIMIT_MAX}`)
-    .transform(Number)
-    .pipe(z.int().max(HISTORY_LIMIT_MAX))
-    .default(100),
+    .default(0)
+    .meta({ type: 'integer', minimum: 0, maximum: 999_999_999 }),
+  limit: pageLimit(HISTORY_LIMIT_MAX, 100),
 })
 
-/** One task as clients see it. Times are ISO 8601 in UTC; null where there is none. */
-export interface TaskView {
-  taskId: string
-  type: string
-  status: (typeof STATUSES)[number]
-  /** The sub-state of a running task. */
-  step: string | null
-  /** 0 to 1, as the worker last said; null where it never did. */
-  progress: number | null
-  attempt: number
-  maxAttempts: number
-  run: number
-  priority: number
-  worker: string | null
-  payload: unknown
-  labels: Record<string, string>
-  result: unknown
-  resultUrl: string | null
-  errorCode: string | null
-  errorMessage: string | null
-  /** One sentence a person understands. */
-  why: string
-  /** What fires next if nothing else happens; null for a finished task. */
-  nextDeadline: NextDeadline | null
-  correlationId: string | null
-  createdAt: string
-  runAt: string
-  startedAt: string | null
-  finishedAt: string | null
-  updatedAt: string
-  revision: number
-  /** Hash of the last event: the end of the chain. */
-  hash: string
-}
+const nextDeadlineSchema = z
+  .strictObject({
+    timer: z.enum([...TIMERS, 'not_before']).describe('not_before is the date of a delayed task.'),
+    at: timeSchema,
+    to: statusSchema
+      .nullable()
+      .describe('The status the task will be in then; null where its lifecycle cannot be read.'),
+    effect: z.string().nullable().describe('What happens, in words.'),
+  })
+  .meta({ id: 'NextDeadline' })
+export type NextDeadline = z.output<typeof nextDeadlineSchema>
 
-export interface NextDeadline {
-  /** queue, execution, step, lease, retry, total, or not_before: the date of a delayed task. */
-  timer: string
-  at: string
-  /** The status the task will be in then, and what happens, in words; null where its lifecycle cannot be read. */
-  to: (typeof STATUSES)[number] | null
-  effect: string | null
-}
+const positionSchema = z
+  .strictObject({
+    rank: z
+      .int()
+      .min(1)
+      .max(AHEAD_MAX + 1)
+      .describe('1 is claimed next.'),
+    exact: z.boolean().describe('Whether that is its rank; otherwise its rank is higher.'),
+  })
+  .meta({ id: 'Position' })
+
+const estimateSchema = z
+  .strictObject({
+    p50: secondsSchema.describe('As likely sooner as later.'),
+    p90: secondsSchema.describe('Sooner in nine of ten cases.'),
+  })
+  .meta({ id: 'Estimate' })
+
+/** One task as clients see it; null where there is none. */
+export const taskViewSchema = z
+  .strictObject({
+    taskId: uuidSchema,
+    type: typeSchema,
+    status: statusSchema,
+    step: z.string().nullable().describe('The sub-state of a running task.'),
+    progress: z
+      .number()
+      .min(0)
+      .max(1)
+      .nullable()
+      .describe('0 to 1, as the worker last said; null where it never did.'),
+    attempt: attemptSchema,
+    maxAttempts: z.int().min(1),
+    run: runSchema,
+    priority: z.int(),
+    tenant: z.string().nullable(),
+    position: positionSchema
+      .nullable()
+      .describe('Its place in the queue of its type; null unless it waits to be claimed.'),
+    estimatedRemainingSeconds: estimateSchema
+      .nullable()
+      .describe('Until it is final; null for a finished task, and where too little is known.'),
+    worker: z.string().nullable(),
+    payload: anyJsonSchema,
+    labels: labelsSchema,
+    timeouts: timeoutsSchema.meta({ id: 'Timeouts', description: 'How long each may take.' }),
+    retry: retryPolicySchema.meta({ id: 'RetryPolicy', description: 'What comes after a failed attempt.' }),
+    result: anyJsonSchema,
+    resultUrl: z.string().nullable(),
+    errorCode: z.string().nullable(),
+    errorMessage: z.string().nullable(),
+    why: z.string().describe('One sentence a person understands.'),
+    nextDeadline: nextDeadlineSchema
+      .nullable()
+      .describe('What fires next if nothing else happens; null for a finished task.'),
+    correlationId: z.string().nullable(),
+    createdAt: timeSchema,
+    runAt: timeSchema,
+    startedAt: timeSchema.nullable(),
+    finishedAt: timeSchema.nullable(),
+    updatedAt: timeSchema,
+    revision: revisionSchema,
+    hash: hashSchema.describe('Of the last event: the end of the chain.'),
+  })
+  .meta({ id: 'Task', description: 'One task as it stands.' })
+export type TaskView = z.output<typeof taskViewSchema>
 
 /**
  * A task in a list: from the read model, so without payload, result and what takes the whole task to tell. Its
  * lease is no deadline of a list.
  */
-export type TaskRow = Omit<
-  TaskView,
-  'payload' | 'labels' | 'result' | 'why' | 'progress' | 'correlationId' | 'nextDeadline'
-> & { nextDeadline: Pick<NextDeadline, 'timer' | 'at'> | null }
+export const taskRowSchema = taskViewSchema
+  .omit({
+    payload: true,
+    timeouts: true,
+    retry: true,
+    result: true,
+    why: true,
+    progress: true,
+    position: true,
+    estimatedRemainingSeconds: true,
+    nextDeadline: true,
+  })
+  .extend({ nextDeadline: nextDeadlineSchema.pick({ timer: true, at: true }).nullable() })
+  .meta({ id: 'TaskRow', description: 'A task in a list: without what takes the whole task to tell.' })
+export type TaskRow = z.output<typeof taskRowSchema>
 
-export interface TaskList {
-  tasks: TaskRow[]
-  /** Give it back as `cursor` for the next page; null at the end. */
-  nextCursor: string | null
-  /** How far the read model was behind the log, in seconds, when it was asked. */
-  lagSeconds: number
-}
+const nextCursorSchema = z
+  .string()
+  .nullable()
+  .describe('Give it back as cursor for the next page; null at the end.')
 
-export interface BatchAnswer {
-  results: (
-    | { kind: 'accepted' | 'repeated'; taskId: string; status: string; revision: number }
-    | { kind: 'refused'; code: string; message: string; errors?: { path: string; message: string }[] }
-  )[]
-}
+export const taskListSchema = z
+  .strictObject({
+    tasks: z.array(taskRowSchema),
+    nextCursor: nextCursorSchema,
+    lagSeconds: secondsSchema.describe('How far the read model was behind the log when it was asked.'),
+  })
+  .meta({ id: 'TaskList' })
+export type TaskList = z.output<typeof taskListSchema>
 
-export interface HistoryEvent {
-  revision: number
-  id: string
-  type: string
-  version: number
-  at: string
-  actor: { kind: string; id: string }
-  source: string
-  commandId: string
-  correlationId: string | null
-  causationId: string | null
-  prevHash: string | null
-  hash: string
-  data: unknown
-}
+export const batchAnswerSchema = z
+  .strictObject({
+    results: z.array(
+      z.discriminatedUnion('kind', [
+        z.strictObject({
+          kind: z.enum(['accepted', 'repeated']),
+          taskId: uuidSchema,
+          status: statusSchema,
+          revision: revisionSchema,
+        }),
+        z.strictObject({
+          kind: z.literal('refused'),
+          code: z.enum(CODES),
+          message: z.string(),
+          errors: z.array(fieldErrorSchema).optional(),
+        }),
+      ]),
+    ),
+  })
+  .meta({ id: 'BatchAnswer', description: 'One result for each member, in their order.' })
+export type BatchAnswer = z.output<typeof batchAnswerSchema>
 
-export interface History {
-  taskId: string
-  events: HistoryEvent[]
-  /** Revision to ask from next; null at the end. */
-  next: number | null
-}
+/** The envelope of every event is the same; what it says stands in its `data`, which is as its type has it. */
+const eventOf = (type: string, version: number, data: z.ZodType<unknown>) =>
+  z
+    .strictObject({
+      revision: countSchema.describe('Its place in the history, from 0.'),
+      id: uuidSchema,
+      type: z.literal(type),
+      version: z.literal(version),
+      at: timeSchema,
+      actor: actorSchema,
+      source: sourceSchema,
+      commandId: commandIdSchema,
+      correlationId: z.string().nullable(),
+      causationId: z.string().nullable(),
+      prevHash: hashSchema.nullable(),
+      hash: hashSchema,
+      data,
+    })
+    .meta({ id: version === 1 ? type : `${type}${version}` })
+export const historyEventSchema = z
+  .union(
+    Object.entries(EVENT_SCHEMAS).flatMap(([type, versions]) =>
+      Object.entries(versions).map(([version, data]) => eventOf(type, Number(version), data)),
+    ),
+  )
+  .meta({
+    id: 'HistoryEvent',
+    description: 'An event as it is stored. Instants in its data are milliseconds.',
+  })
+export type HistoryEvent = z.output<typeof historyEventSchema>
+
+export const historySchema = z
+  .strictObject({
+    taskId: uuidSchema,
+    events: z.array(historyEventSchema),
+    next: countSchema.nullable().describe('Revision to ask from next; null at the end.'),
+  })
+  .meta({ id: 'History' })
+export type History = z.output<typeof historySchema>

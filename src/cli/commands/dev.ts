@@ -6,7 +6,7 @@ import type { KafkaOptions } from '../kafka-choice.ts'
 import type { LogReached } from '../log-reached.ts'
 import { type StopSignals, stopSignals } from '../stop-signals.ts'
 import { outliveReader, type Terminal } from '../terminal.ts'
-import { collect, parsePort } from '../values.ts'
+import { collect, parsePort, wholeNumber } from '../values.ts'
 
 interface DevOptions extends KafkaOptions {
   port?: number
@@ -15,7 +15,9 @@ interface DevOptions extends KafkaOptions {
   log?: string
   config?: string
   logLevel?: string
+  requireKeys?: boolean
   withoutKeys?: boolean
+  rateLimit?: number
 }
 
 interface Begun {
@@ -53,7 +55,13 @@ export function addDev(program: Command): void {
     .option('--kafka-types <types>', 'types of task that go to workers through Kafka', collect)
     .option('--config <file>', 'configuration file (types, lifecycles)')
     .option('--log-level <level>', 'what goes to rollcall.log in the data folder (default: info)')
-    .option('--without-keys', 'serve an address beyond this machine although there are no access keys')
+    .option('--require-keys', 'ask for an access key on this machine too')
+    .option('--without-keys', 'ask for none beyond it either: whoever reaches the address may do everything')
+    .option(
+      '--rate-limit <n>',
+      'requests of each key, or address, in a second (default: none on this machine, 2000 beyond it)',
+      wholeNumber(0, 1_000_000),
+    )
     .action(async (options: DevOptions, command: Command) => {
       const terminal = terminalOf(command)
       outliveReader()

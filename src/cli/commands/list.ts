@@ -1,22 +1,28 @@
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { type Command, Option } from 'commander'
 import type { TaskList, TaskRow } from '../../api/schemas/tasks.ts'
-import type { Client, ListFilter } from '../../sdk/client.ts'
+import type { Client, ListFilter, TaskFilter } from '../../sdk/client.ts'
 import { connect } from '../connection.ts'
+import { countLines } from '../count-text.ts'
 import { SELF } from '../failures.ts'
 import { paintStatus, printable, relative, STATUS_WIDTH } from '../format.ts'
+import { type Status, statusOption } from '../status-option.ts'
 import type { Column } from '../table.ts'
 import type { Terminal } from '../terminal.ts'
-import { collect, wholeNumber } from '../values.ts'
-
-const STATUSES = ['PENDING', 'PROCESSING', 'RETRYING', 'SUCCESS', 'FAILED', 'CANCELLED'] as const
-type Status = (typeof STATUSES)[number]
+import { collectLabels, parseTime, wholeNumber } from '../values.ts'
 
 interface ListOptions {
   status?: Status[]
   type?: string
+  tenant?: string
+  label?: Record<string, string>
+  correlationId?: string
+  error?: string
+  createdAfter?: string
+  createdBefore?: string
   limit: number
   oldest?: boolean
   all?: boolean
+  counts?: boolean
 }
 
 const PAGE_MAX = 500
@@ -25,37 +31,54 @@ export function addList(program: Command): void {
   program
     .command('list')
     .description('list tasks, the newest first')
-    .addOption(
-      new Option(
-        '--status <status>',
-        `only these: ${STATUSES.join(', ')} (repeat, or separate by commas)`,
-      ).argParser(parseStatuses),
-    )
+    .addOption(statusOption())
     .option('--type <type>', 'only of this type')
+    .option('--tenant <tenant>', 'only of this tenant')
+    .option('--label <key=value>', 'only with this label (repeat for more)', collectLabels)
+    .option('--correlation-id <id>', 'only of this request of yours')
+    .option('--error <text>', 'only with this in the error message, or with this error code')
+    .option('--created-after <time>', 'only from this time on (2030-01-31T09:00:00Z)', parseTime)
+    .option('--created-before <time>', 'only before this time', parseTime)
     .option('--limit <n>', 'how many at most', wholeNumber(1, PAGE_MAX), 50)
     .option('--oldest', 'the oldest first')
     .option('--all', 'all of them, page after page')
+    .addOption(
+      new Option('--counts', 'how many there are of each status').conflicts(['limit', 'oldest', 'all']),
+    )
     .action(async (options: ListOptions, command: Command) => {
       const { client, terminal } = connect(command)
+      if (options.counts) return printCounts(client, options, terminal)
       const pages = pagesOf(client, options)
       if (terminal.json) await printJson(pages, terminal)
       else await printTable(pages, terminal)
     })
 }
 
-function parseStatuses(text: string, before: readonly string[] = []): Status[] {
-  const statuses = collect(text.toUpperCase(), before)
-  const unknown = statuses.find(status => !STATUSES.some(one => one === status))
-  if (unknown !== undefined) throw new InvalidArgumentError(`Allowed: ${STATUSES.join(', ')}.`)
-  return statuses as Status[]
+/** What list and counts have in common. */
+function filterOf(options: ListOptions): TaskFilter {
+  const { status, type, tenant, label, correlationId, error, createdAfter, createdBefore } = options
+  return {
+    ...(status && { status }),
+    ...(type !== undefined && { type }),
+    ...(tenant !== undefined && { tenant }),
+    ...(label && { labels: label }),
+    ...(correlationId !== undefined && { correlationId }),
+    ...(error !== undefined && { error }),
+    ...(createdAfter !== undefined && { createdAfter }),
+    ...(createdBefore !== undefined && { createdBefore }),
+  }
+}
+
+async function printCounts(client: Client, options: ListOptions, terminal: Terminal): Promise<void> {
+  const counted = await client.counts(filterOf(options))
+  terminal.result(counted, () => countLines(counted, terminal).join('\n'))
 }
 
 async function* pagesOf(client: Client, options: ListOptions): AsyncGenerator<TaskList, void, undefined> {
   const filter: ListFilter = {
     order: options.oldest ? 'oldest' : 'newest',
     limit: options.all ? PAGE_MAX : options.limit,
-    ...(options.status && { status: options.status }),
-    ...(options.type !== undefined && { type: options.type }),
+    ...filterOf(options),
   }
   for (let cursor: string | null | undefined; cursor !== null; ) {
     const page: TaskList = await client.list(cursor === undefined ? filter : { ...filter, cursor })

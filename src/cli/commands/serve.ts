@@ -5,7 +5,7 @@ import { EXIT } from '../failures.ts'
 import { listenError } from '../port.ts'
 import { type StopSignals, stopSignals } from '../stop-signals.ts'
 import { outliveReader, type Terminal } from '../terminal.ts'
-import { collect, parsePort } from '../values.ts'
+import { collect, parsePort, wholeNumber } from '../values.ts'
 
 interface ServeOptions {
   roles?: string[]
@@ -16,7 +16,9 @@ interface ServeOptions {
   kafkaBrokers?: string[]
   config?: string
   logLevel?: string
+  requireKeys?: boolean
   withoutKeys?: boolean
+  rateLimit?: number
 }
 
 /** Work under way gets this long when the service is asked to stop. */
@@ -49,7 +51,13 @@ export function addServe(program: Command): void {
     .option('--host <host>', 'the address to listen on (default: 127.0.0.1)')
     .option('--config <file>', 'configuration file (types, lifecycles)')
     .option('--log-level <level>', 'what goes to stderr as JSON lines (default: info)')
-    .option('--without-keys', 'serve an address beyond this machine although there are no access keys')
+    .option('--require-keys', 'ask for an access key on this machine too')
+    .option('--without-keys', 'ask for none beyond it either: whoever reaches the address may do everything')
+    .option(
+      '--rate-limit <n>',
+      'requests of each key, or address, in a second (default: none on this machine, 2000 beyond it)',
+      wholeNumber(0, 1_000_000),
+    )
     .action(async (options: ServeOptions, command: Command) => {
       outliveReader()
       await runService(options, terminalOf(command), stopSignals())

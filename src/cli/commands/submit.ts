@@ -6,12 +6,13 @@ import { readPayload } from '../payload.ts'
 import { brief, describeTask } from '../task-text.ts'
 import type { Terminal } from '../terminal.ts'
 import { collectLabels, parseDuration, parseTime, wholeNumber } from '../values.ts'
+import { endOrNow } from '../wait.ts'
 
 interface SubmitOptions {
   priority?: number
   delay?: number
   runAt?: string
-  key?: string
+  idempotencyKey?: string
   label?: Record<string, string>
   maxAttempts?: number
   timeoutQueue?: number
@@ -19,6 +20,7 @@ interface SubmitOptions {
   timeoutLease?: number
   timeoutTotal?: number
   correlationId?: string
+  tenant?: string
   wait?: boolean
   waitTimeout?: number
 }
@@ -36,7 +38,7 @@ export function addSubmit(program: Command): void {
     .option('--priority <n>', 'higher is claimed first', wholeNumber(-1_000, 1_000))
     .option('--delay <duration>', `not before so much time has passed (${DURATION})`, parseDuration)
     .option('--run-at <time>', 'not before this time (2030-01-31T09:00:00Z)', parseTime)
-    .option('--key <key>', 'idempotency key: the same key again answers the same task')
+    .option('--idempotency-key <key>', 'the same key again answers the same task')
     .option('--label <key=value>', 'a label (repeat for more)', collectLabels)
     .option('--max-attempts <n>', 'attempts before the task fails', wholeNumber(1, 2_000))
     .option('--timeout-queue <duration>', 'how long it may wait for a worker', parseDuration)
@@ -44,6 +46,7 @@ export function addSubmit(program: Command): void {
     .option('--timeout-lease <duration>', 'how long its worker may stay silent', parseDuration)
     .option('--timeout-total <duration>', 'how long it may take in all', parseDuration)
     .option('--correlation-id <id>', 'ties it to a request of yours')
+    .option('--tenant <tenant>', 'whose task it is')
     .option('--wait', 'wait for its end; the exit code is 0 only if it succeeded')
     .option('--wait-timeout <duration>', 'wait, but not longer than this', parseDuration)
     .action(async (type: string, payload: string | undefined, options: SubmitOptions, command: Command) => {
@@ -53,7 +56,7 @@ export function addSubmit(program: Command): void {
       const given = payload === undefined ? {} : { payload: await readPayload(payload) }
       const task = await client.submit(
         { type, ...given, ...fieldsOf(options) },
-        options.key === undefined ? {} : { idempotencyKey: options.key },
+        options.idempotencyKey === undefined ? {} : { idempotencyKey: options.idempotencyKey },
       )
       if (options.wait || options.waitTimeout !== undefined)
         await waitForEnd(client, task, options.waitTimeout ?? WAIT_MAX_MS, terminal)
@@ -74,6 +77,7 @@ function fieldsOf(options: SubmitOptions): Omit<SubmitTask, 'type'> {
     runAt: options.runAt,
     labels: options.label,
     correlationId: options.correlationId,
+    tenant: options.tenant,
     retry: options.maxAttempts === undefined ? undefined : { maxAttempts: options.maxAttempts },
     timeouts: Object.keys(timeouts).length === 0 ? undefined : timeouts,
   })
@@ -86,21 +90,12 @@ async function waitForEnd(
   terminal: Terminal,
 ): Promise<void> {
   terminal.hint(`${task.taskId} is accepted; waiting for its end (Ctrl-C stops the waiting, not the task)`)
-  try {
-    const ended = await client.waitFor(task.taskId, { timeoutMs })
-    terminal.result(ended, () => describeTask(ended, terminal))
-    if (ended.status !== 'SUCCESS') process.exitCode = EXIT.no
-  } catch (error) {
-    if (!isTimeout(error)) throw error
-    const now = await client.get(task.taskId)
-    terminal.result(now, () => describeTask(now, terminal))
+  const found = await endOrNow(client, task.taskId, timeoutMs)
+  terminal.result(found, () => describeTask(found, terminal))
+  if (found.finishedAt === null)
     terminal.aside(`not finished in time; look again with: ${SELF} get ${task.taskId}`)
-    process.exitCode = EXIT.no
-  }
+  if (found.status !== 'SUCCESS') process.exitCode = EXIT.no
 }
-
-const isTimeout = (error: unknown): boolean =>
-  error instanceof Error && 'code' in error && error.code === 'timeout'
 
 /** Without the keys whose value is undefined. */
 const defined = <T extends object>(fields: T): { [K in keyof T]?: Exclude<T[K], undefined> } =>

@@ -1,5 +1,5 @@
 import { type Command, InvalidArgumentError, Option } from 'commander'
-import { terminalOf, urlOf } from '../connection.ts'
+import { keyOf, terminalOf, urlOf } from '../connection.ts'
 import { EXIT, usageError } from '../failures.ts'
 import { cut, printable, spell } from '../format.ts'
 import { stopSignals } from '../stop-signals.ts'
@@ -15,6 +15,12 @@ interface WorkerOptions {
   confirm?: 'api' | 'none'
   drain: number
   grace: number
+}
+
+/** Which service, and as whom. */
+interface Service {
+  url: string
+  key: string | undefined
 }
 
 /** The grace of programs when a worker is asked to stop a second time. */
@@ -64,7 +70,7 @@ export function addWorker(program: Command): void {
     .addHelpText('after', HELP)
     .action(async (options: WorkerOptions, command: Command) => {
       outliveReader()
-      await runWorker(options, urlOf(command), terminalOf(command))
+      await runWorker(options, { url: urlOf(command), key: keyOf(command) }, terminalOf(command))
     })
 }
 
@@ -76,7 +82,7 @@ function collectTypes(text: string, before: readonly string[] = []): string[] {
   return types
 }
 
-async function runWorker(options: WorkerOptions, url: string, terminal: Terminal): Promise<void> {
+async function runWorker(options: WorkerOptions, service: Service, terminal: Terminal): Promise<void> {
   const [{ createWorker }, { ExecHandler }, { commandFault }] = await Promise.all([
     import('../../sdk/worker.ts'),
     import('../exec/handler.ts'),
@@ -84,7 +90,7 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
   ])
   const fault = await commandFault(options.exec)
   if (fault !== null) throw usageError(`--exec ${JSON.stringify(options.exec)} cannot be run: ${fault}.`)
-  const source = await sourceOf(options, url)
+  const source = await sourceOf(options, service)
 
   const signals = stopSignals()
   let sayGone: (why: string) => void = () => {}
@@ -125,11 +131,11 @@ async function runWorker(options: WorkerOptions, url: string, terminal: Terminal
 }
 
 /** Where tasks come from, and as whom Kafka is spoken to: that is set in the environment. */
-async function sourceOf(options: WorkerOptions, url: string) {
+async function sourceOf(options: WorkerOptions, { url, key }: Service) {
   const { kafkaBrokers, confirm } = options
   if (!kafkaBrokers) {
     if (confirm) throw usageError('--confirm is for tasks that come through Kafka: add --kafka-brokers.')
-    return { options: { url }, from: url }
+    return { options: { url, key }, from: url }
   }
   const [{ readEnvironment, serviceConfig }, { onlyKafka }] = await Promise.all([
     import('../../runtime/config.ts'),
@@ -141,7 +147,7 @@ async function sourceOf(options: WorkerOptions, url: string) {
   const from = `Kafka at ${config.kafkaBrokers.join(',')}`
   return confirm === 'none'
     ? { options: { kafka }, from }
-    : { options: { url, kafka }, from: `${from}, confirmed by ${url}` }
+    : { options: { url, key, kafka }, from: `${from}, confirmed by ${url}` }
 }
 
 /** Resolves when nothing runs, after `ms`, or when it is to be quick, and says whether it is. */

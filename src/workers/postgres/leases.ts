@@ -30,7 +30,8 @@ export async function beat(pool: Pool, beats: readonly Heartbeat[]): Promise<Map
     task_id: one.taskId,
     attempt: one.attempt,
     token_hash: one.leaseTokenHash,
-    progress: one.progress,
+    // A real keeps less than a double, and refuses what is too small for it.
+    progress: one.progress === null ? null : Math.fround(one.progress),
   }))
   const beaten = await pool.query<BeatRow>({
     ...BEAT,

@@ -8,23 +8,30 @@ import {
   OFFER_HOLD_MAX_MS,
   OFFER_HOLD_MS,
   type Taken,
+  type TakeQuery,
   type ToDispatch,
 } from '../work-state.ts'
 
-// Arrays instead of joins: what is taken is few, and is found by its ids whatever the planner thinks of the table.
-const TAKE = {
-  name: 'claim-take',
+/**
+ * Arrays instead of joins: what is taken is few, and is found by its ids whatever the planner thinks of the table.
+ *
+ * @param own what holds a claim to the tasks of one tenant, those among them that another tenant's claim of the same id
+ * has taken; a lease does not say whose its task is
+ */
+const taking = (own: '' | 'AND tenant = $6') => ({
+  name: own ? 'claim-take-own' : 'claim-take',
   text: `
     WITH again AS (
       SELECT task_id, attempt FROM rollcall.leases WHERE claim_id = $3
+         ${own && 'AND (SELECT tenant FROM rollcall.tasks t WHERE t.task_id = leases.task_id) = $6'}
       UNION
-      SELECT task_id, attempt FROM rollcall.offers WHERE claim_id = $3
+      SELECT task_id, attempt FROM rollcall.offers WHERE claim_id = $3 ${own}
     ), picked AS (
       SELECT r.task_id
         FROM (SELECT DISTINCT type FROM unnest($1::text[]) AS named (type)) AS asked
        CROSS JOIN LATERAL (
              SELECT task_id, priority, pending_since FROM rollcall.ready
-              WHERE type = asked.type
+              WHERE type = asked.type ${own}
               ORDER BY priority DESC, pending_since, task_id
               LIMIT $2 FOR UPDATE SKIP LOCKED) AS r
        WHERE NOT EXISTS (SELECT 1 FROM again)
@@ -33,10 +40,12 @@ const TAKE = {
     ), taken AS (
       DELETE FROM rollcall.ready WHERE task_id = ANY (ARRAY (SELECT task_id FROM picked)) RETURNING *
     ), offered AS (
-      INSERT INTO rollcall.offers (task_id, type, priority, pending_since, attempt, times_offered, claim_id, held_until)
+      INSERT INTO rollcall.offers
+             (task_id, type, priority, pending_since, attempt, times_offered, claim_id, held_until, tenant)
       SELECT task_id, type, priority, pending_since, attempt, times_offered + 1, $3,
              clock_timestamp()
-               + least($4 * 2.0 ^ least(times_offered, 30), $5) * interval '1 millisecond'
+               + least($4 * 2.0 ^ least(times_offered, 30), $5) * interval '1 millisecond',
+             tenant
         FROM taken
       ON CONFLICT (task_id) DO UPDATE SET
         attempt = excluded.attempt, times_offered = excluded.times_offered, claim_id = excluded.claim_id,
@@ -46,16 +55,16 @@ const TAKE = {
     SELECT task_id, attempt, true AS again FROM again
     UNION ALL
     (SELECT task_id, attempt, false FROM offered ORDER BY priority DESC, pending_since, task_id)`,
-}
+})
 
-export async function take(
-  pool: Pool,
-  { claimId, types, max }: { claimId: string; types: readonly string[]; max: number },
-): Promise<Taken[]> {
-  const taken = await pool.query<{ task_id: string; attempt: number; again: boolean }>({
-    ...TAKE,
-    values: [types, max, claimId, OFFER_HOLD_MS, OFFER_HOLD_MAX_MS],
-  })
+const TAKE = taking('')
+const TAKE_OWN = taking('AND tenant = $6')
+
+export async function take(pool: Pool, { claimId, types, max, tenant }: TakeQuery): Promise<Taken[]> {
+  const values = [types, max, claimId, OFFER_HOLD_MS, OFFER_HOLD_MAX_MS]
+  const taken = await pool.query<{ task_id: string; attempt: number; again: boolean }>(
+    tenant === null ? { ...TAKE, values } : { ...TAKE_OWN, values: [...values, tenant] },
+  )
   return taken.rows.map(row => ({ taskId: row.task_id, attempt: row.attempt, again: row.again }))
 }
 
@@ -85,8 +94,11 @@ export async function dropOffers(pool: Pool, claimId: string, taskIds: readonly 
   })
 }
 
-export async function returnOverdueOffers(pool: Pool, limit: number): Promise<{ type: string }[]> {
-  const returned = await pool.query<{ type: string }>({
+export async function returnOverdueOffers(
+  pool: Pool,
+  limit: number,
+): Promise<{ type: string; tenant: string | null }[]> {
+  const returned = await pool.query<{ type: string; tenant: string | null }>({
     name: 'offers-return',
     text: `WITH overdue AS (
              DELETE FROM rollcall.offers
@@ -94,10 +106,10 @@ export async function returnOverdueOffers(pool: Pool, limit: number): Promise<{ 
                     SELECT task_id FROM rollcall.offers WHERE held_until <= statement_timestamp()
                      ORDER BY held_until LIMIT $1 FOR UPDATE SKIP LOCKED))
              RETURNING *)
-           INSERT INTO rollcall.ready (task_id, type, priority, pending_since, attempt, times_offered)
-           SELECT task_id, type, priority, pending_since, attempt, times_offered FROM overdue
+           INSERT INTO rollcall.ready (task_id, type, priority, pending_since, attempt, times_offered, tenant)
+           SELECT task_id, type, priority, pending_since, attempt, times_offered, tenant FROM overdue
            ON CONFLICT (task_id) DO NOTHING
-           RETURNING type`,
+           RETURNING type, tenant`,
     values: [limit],
   })
   return returned.rows

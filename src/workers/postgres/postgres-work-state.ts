@@ -2,6 +2,7 @@
 import type { Pool } from 'pg'
 import type { OpenTask, PendingTask, ProcessingTask, Task } from '../../domain/task.ts'
 import type { DispatchQuery, DueQuery, Heartbeat, LostWork, WorkState } from '../work-state.ts'
+import { leaseSignals } from './lease-signals.ts'
 import { beat, dropLostLeases, grantLeases, takeLostLeases, withdrawLeases } from './leases.ts'
 import { beginLook, dueDeadlines, isLookedAt, keepLook, passNotBefore } from './looks.ts'
 import { armDeadlines, lostWork } from './lost-work.ts'
@@ -32,6 +33,7 @@ export class PostgresWorkState implements WorkState {
   markTold = (told: Parameters<WorkState['markTold']>[0]) => markTold(this.#pool, told)
   pruneCancelNotices = (limit: number) => pruneCancelNotices(this.#pool, limit)
   signals = (task: Task) => signals(this.#pool, task)
+  leaseSignals = (tasks: readonly ProcessingTask[]) => leaseSignals(this.#pool, tasks)
 
   beginLook = (gapMs: number) => beginLook(this.#pool, gapMs)
   keepLook = async (gapMs: number) => {

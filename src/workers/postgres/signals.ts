@@ -1,15 +1,21 @@
 /** What is known of a task beside its stream, and who was told that it is cancelled. */
 import type { Pool } from 'pg'
-import type { CancelNotice, LeaseSignals, OfferSignals, Signals } from '../../domain/signals.ts'
+import {
+  AHEAD_MAX,
+  type CancelNotice,
+  NO_SIGNALS,
+  positionBehind,
+  type Signals,
+} from '../../domain/signals.ts'
 import type { Task } from '../../domain/task.ts'
-import { NO_SIGNALS } from '../work-state.ts'
+import { leaseSignals } from './lease-signals.ts'
 
 export async function signals(pool: Pool, task: Task): Promise<Signals> {
   switch (task.status) {
     case 'PROCESSING':
-      return { ...NO_SIGNALS, lease: await leaseOf(pool, task) }
+      return { ...NO_SIGNALS, lease: (await leaseSignals(pool, [task])).get(task.taskId) ?? null }
     case 'PENDING':
-      return { ...NO_SIGNALS, offer: await offerOf(pool, task) }
+      return { ...NO_SIGNALS, ...(await waitingOf(pool, task)) }
     case 'CANCELLED':
       return { ...NO_SIGNALS, cancelNotice: await noticeOf(pool, task) }
     default:
@@ -17,39 +23,19 @@ export async function signals(pool: Pool, task: Task): Promise<Signals> {
   }
 }
 
-async function leaseOf(pool: Pool, task: Task): Promise<LeaseSignals | null> {
-  const found = await pool.query<{
-    held_until: Date
-    lost: boolean
-    last_heartbeat_at: Date | null
-    progress: number | null
-  }>({
-    name: 'signals-lease',
-    text: `SELECT held_until, lost, last_heartbeat_at, progress FROM rollcall.leases
-            WHERE task_id = $1 AND attempt = $2`,
-    values: [task.taskId, task.attempt],
-  })
-  const row = found.rows[0]
-  if (!row) return null
-  return {
-    heldUntil: row.held_until.getTime(),
-    lost: row.lost,
-    lastHeartbeatAt: row.last_heartbeat_at?.getTime() ?? null,
-    progress: row.progress,
-  }
-}
-
-async function offerOf(pool: Pool, task: Task): Promise<OfferSignals | null> {
-  const found = await pool.query<{ held_until: Date | null; times_offered: number }>({
+/** Its offer and its place in one round trip. */
+async function waitingOf(pool: Pool, task: Task): Promise<Pick<Signals, 'offer' | 'position'>> {
+  const found = await pool.query<{ held_until: Date | null; times_offered: number; ahead: number | null }>({
     name: 'signals-offer',
-    text: `SELECT held_until, times_offered FROM rollcall.offers WHERE task_id = $1 AND attempt = $2
-           UNION ALL
-           SELECT NULL, times_offered FROM rollcall.ready WHERE task_id = $1 AND attempt = $2
-           LIMIT 1`,
-    values: [task.taskId, task.attempt],
+    text: 'SELECT * FROM rollcall.offer_signals($1, $2, $3)',
+    values: [task.taskId, task.attempt, AHEAD_MAX + 1],
   })
   const row = found.rows[0]
-  return row ? { heldUntil: row.held_until?.getTime() ?? null, timesOffered: row.times_offered } : null
+  if (!row) return { offer: null, position: null }
+  return {
+    offer: { heldUntil: row.held_until?.getTime() ?? null, timesOffered: row.times_offered },
+    position: row.ahead === null ? null : positionBehind(row.ahead),
+  }
 }
 
 async function noticeOf(pool: Pool, task: Task): Promise<CancelNotice | null> {

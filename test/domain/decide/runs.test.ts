@@ -239,6 +239,33 @@ t.test('any command with a command id seen before is repeated, whatever became o
     .thenRepeated(t)
 })
 
+t.test(
+  'a command id under another text is refused, by what was written and not by what it was about',
+  async t => {
+    const long = 'x'.repeat(10_000)
+    for (const [first, other] of [
+      [note('one'), note('two')],
+      [note(long), note(`${long}y`)],
+      [note('ab'), note('ba')],
+      [cancel(), cancel('why')],
+      [cancel('why'), cancel()],
+      [cancel(''), cancel()],
+    ] as const) {
+      const spec = running.when(20, first, { commandId: 'one' }).after
+      spec.when(30, other, { commandId: 'one' }).thenRefused(t, 'idempotency_key_reused')
+      spec.when(30, first, { commandId: 'one' }).thenRepeated(t)
+    }
+    const again = running.and(failed(20)).when(30, retry('mended'), { commandId: 'one' }).after
+    again.when(40, retry(), { commandId: 'one' }).thenRefused(t, 'idempotency_key_reused')
+    again.when(40, note('mended'), { commandId: 'one' }).thenAccepted(t, 'TaskNoted')
+    // An id may begin as another one does.
+    running
+      .when(20, note('one'), { commandId: 'id-1' })
+      .after.when(30, note('two'), { commandId: 'id-11' })
+      .thenAccepted(t, 'TaskNoted')
+  },
+)
+
 t.test('a refused command is not remembered: asked again it is decided again', async t => {
   given(submitted(0, { runAt: T0 + 100 }))
     .when(50, timeout('queue'), { commandId: 'one' })
