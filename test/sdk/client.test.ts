@@ -1,7 +1,10 @@
 /** The client against a real service, and what it makes of answers that are lost or wrong. */
+import { inspect } from 'node:util'
 import t from 'tap'
-import { createClient, RollcallError } from '../../src/sdk/client.ts'
-import { eventTypes, finished, startFakeService, startFixture, until, WAIT_MS } from './fixture.ts'
+import { createClient, RollcallError, type TaskFilter } from '../../src/sdk/client.ts'
+import { createWorker } from '../../src/sdk/worker.ts'
+import { freePort } from '../cli/fixture.ts'
+import { eventTypes, finished, recorder, startFakeService, startFixture, until, WAIT_MS } from './fixture.ts'
 
 const TASKS = '/v1/tasks'
 
@@ -43,9 +46,54 @@ t.test('commands whose answers were lost are carried out once', async t => {
   const cancelled = await client.cancel(taskId, { reason: 'not needed any more' })
   t.match(cancelled, { status: 'CANCELLED', why: /not needed any more/ })
   t.strictSame(await eventTypes(direct, taskId), ['TaskSubmitted', 'TaskNoted', 'TaskCancelled'])
-  const [first, second] = proxy.bodies(`${TASKS}/${taskId}/notes`)
-  t.ok(first?.commandId)
-  t.strictSame(second, first)
+  const keys = proxy.seen
+    .filter(({ path }) => path.endsWith('/notes'))
+    .map(({ headers }) => headers['idempotency-key'])
+  t.equal(keys.length, 2)
+  t.ok(keys[0])
+  t.equal(keys[1], keys[0])
+})
+
+t.test("a key of one's own names a command and a whole batch, wherever it is repeated from", async t => {
+  const { client, url } = await startFixture(t)
+  const other = createClient({ url })
+  const tasks = [{ type: 'keyed' }, { type: 'keyed', payload: 2 }]
+  const first = await client.submitBatch(tasks, { idempotencyKey: 'all' })
+  const second = await other.submitBatch(tasks, { idempotencyKey: 'all' })
+  t.match(first, [{ kind: 'accepted' }, { kind: 'accepted' }])
+  const idsOf = (results: typeof first) => results.map(one => 'taskId' in one && one.taskId)
+  t.strictSame(idsOf(second), idsOf(first))
+  await t.rejects(client.submitBatch([tasks[1]!, tasks[0]!], { idempotencyKey: 'all' }), {
+    code: 'idempotency_key_reused',
+    status: 422,
+  })
+  const { taskId } = await client.submit({ type: 'keyed', tenant: 'acme' })
+  for (const one of [client, other]) {
+    await one.note(taskId, 'once', { idempotencyKey: 'note-1' })
+    await one.cancel(taskId, { idempotencyKey: 'cancel-1' })
+  }
+  t.strictSame(await eventTypes(client, taskId), ['TaskSubmitted', 'TaskNoted', 'TaskCancelled'])
+})
+
+t.test('a batch with a key is sent again whole when a part of it was put off', async t => {
+  const proxy = await startFakeService(t, ({ body }) => {
+    const results = (JSON.parse(body).tasks as { payload: string }[]).map(({ payload }) =>
+      payload === 'late' && proxy.seen.length < 2
+        ? { kind: 'refused', code: 'overloaded', message: 'later' }
+        : { kind: proxy.seen.length < 2 ? 'accepted' : 'repeated', taskId: payload },
+    )
+    return { status: 200, body: JSON.stringify({ results }) }
+  })
+  const tasks = ['early', 'late'].map(payload => ({ type: 'fake', payload }))
+  const results = await createClient({ url: proxy.url }).submitBatch(tasks, { idempotencyKey: 'all' })
+  t.match(results, [
+    { kind: 'accepted', taskId: 'early' },
+    { kind: 'repeated', taskId: 'late' },
+  ])
+  t.strictSame(
+    proxy.seen.map(({ headers, body }) => [headers['idempotency-key'], JSON.parse(body).tasks]),
+    Array.from({ length: 2 }, () => ['all', tasks]),
+  )
 })
 
 t.test('a failed task is retried by hand, and revisions guard commands', async t => {
@@ -102,6 +150,33 @@ t.test('lists are filtered and paged', async t => {
   )
   t.equal(second.nextCursor, null)
   t.equal((await client.list({ status: ['PENDING', 'CANCELLED'] })).tasks.length, 4)
+})
+
+t.test('lists and counts take every filter', async t => {
+  const { client, worker } = await startFixture(t)
+  const task = { type: 'sought', tenant: 'acme', labels: { customer: 'a&b' }, correlationId: 'order-1' }
+  worker({
+    sought: () => {
+      throw new Error('The disk is FULL')
+    },
+  })
+  const sought = await finished(client, await client.submit({ ...task, retry: { maxAttempts: 1 } }))
+  const other = await client.submit({ type: 'unsought' })
+  const matching = async (filter: TaskFilter) => (await client.list(filter)).tasks.map(one => one.taskId)
+  await until('both are listed', async () => (await matching({})).length === 2)
+  for (const filter of [
+    { tenant: 'acme' },
+    { labels: { customer: 'a&b' } },
+    { correlationId: 'order-1' },
+    { error: 'disk is full' },
+    { createdAfter: sought.createdAt, createdBefore: new Date(other.createdAt) },
+    { status: 'FAILED' as const, type: 'sought' },
+  ]) {
+    t.strictSame(await matching(filter), [sought.taskId], JSON.stringify(filter))
+    const { counts } = await client.counts(filter)
+    t.match(counts, { FAILED: { count: 1, exact: true }, PENDING: { count: 0, exact: true } })
+  }
+  t.strictSame(await matching({ labels: { customer: 'a' } }), [])
 })
 
 t.test('a batch answers for each of its tasks', async t => {
@@ -274,8 +349,49 @@ t.test("a fetch of one's own and headers of one's own are used, under a path too
   t.notOk(proxy.seen.some(request => request.path === '/elsewhere'))
 })
 
-t.test('options that cannot be meant fail at once', async t => {
+t.test('a key is sent as it is meant, and stands in no error', async t => {
+  const key = 'rck_0123456789abcdef_secret'
+  const proxy = await startFakeService(t, ({ headers }) => ({
+    status: headers.authorization === `Bearer ${key}` ? 401 : 200,
+    body: '{"code":"unauthenticated","detail":"The key is revoked."}',
+  }))
+  const nowhere = `http://127.0.0.1:${await freePort()}`
+  const worker = createWorker({ url: proxy.url, key, types: { keyed: () => {} }, logger: recorder([]) })
+  const claimed = proxy.next('/v1/workers/claim')
+  worker.start()
+  t.equal((await claimed).headers.authorization, `Bearer ${key}`)
+  await worker.stop()
+  for (const options of [
+    { url: proxy.url, key },
+    { url: proxy.url, key, fetch },
+    { url: nowhere, key, fetch, retries: 0 },
+    { url: nowhere, key, retries: 0 },
+  ]) {
+    const client = createClient(options)
+    t.notMatch(inspect(client, { depth: 9, showHidden: true }), 'secret')
+    for (const call of [() => client.get('x'), () => client.stream('x').next()]) {
+      const error = await call().then(t.fail, error => error)
+      t.match(error, {
+        code: options.url === nowhere ? 'unreachable' : 'unauthenticated',
+        retryable: Boolean,
+      })
+      t.notMatch(inspect(error, { depth: 9, showHidden: true }), 'secret')
+    }
+  }
+})
+
+t.test('options that cannot be meant fail at once, and repeat no secret', async t => {
   const url = 'http://127.0.0.1:8080'
-  for (const options of [{ url: '' }, { url: 'localhost:8080' }, { url, timeoutMs: 0 }, { url, retries: -1 }])
-    t.throws(() => createClient(options), { name: 'TypeError' })
+  for (const options of [
+    { url: '' },
+    { url: 'localhost:8080' },
+    { url, timeoutMs: 0 },
+    { url, retries: -1 },
+    { url, key: '' },
+    { url, key: 'secret\n' },
+    { url, key: 'k', headers: { Authorization: 'Bearer secret' } },
+    { url, headers: { 'x-token': 'secret\r\nx: y' } },
+    { url: `http://secret:secret@127.0.0.1` },
+  ])
+    t.throws(() => createClient(options), { name: 'TypeError', message: /^(?!.*secret)/s })
 })

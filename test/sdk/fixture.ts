@@ -172,13 +172,13 @@ async function read(incoming: http.IncomingMessage): Promise<SeenRequest> {
   return { method: incoming.method!, path: incoming.url!, headers: incoming.headers, body }
 }
 
-async function listen(server: http.Server, port: number): Promise<string> {
+export async function listen(server: http.Server, port: number): Promise<string> {
   server.listen(port, '127.0.0.1')
   await once(server, 'listening')
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
-function close(server: http.Server): Promise<void> {
+export function close(server: http.Server): Promise<void> {
   server.closeAllConnections()
   return new Promise(resolve => server.close(() => resolve()))
 }

@@ -27,13 +27,34 @@ t.test('nothing but types comes from outside the SDK, besides the port to the br
   t.ok(files.includes('kafka/kafka-link.ts'))
   for (const name of files)
     for (const loaded of await loads(join('sdk', name)))
-      t.match(loaded, /^(sdk\/|node:|broker\/(broker|topics)\.ts$)/, `${name} loads ${loaded}`)
+      t.match(
+        loaded,
+        /^(sdk\/|node:|eventsource-parser$|broker\/(broker|topics)\.ts$)/,
+        `${name} loads ${loaded}`,
+      )
 })
 
-t.test('what the client loads at once has no part of Node in it', async t => {
-  const loaded = await allLoads('sdk/client.ts')
+t.test('what a client loads in a browser has no part of Node in it, now or later', async t => {
+  const loaded = await allLoads('sdk/browser-client.ts')
   t.ok(loaded.has('sdk/http.ts'))
-  for (const one of loaded) t.match(one, /^sdk\/(?!kafka\/)/, one)
+  t.notOk(loaded.has('sdk/node-transport.ts'))
+  for (const one of loaded) {
+    t.match(one, /^(sdk\/(?!kafka\/)|eventsource-parser$)/, one)
+    if (one.startsWith('sdk/')) t.notMatch(await readFile(join(SRC, one), 'utf8'), /\bimport\(/, one)
+  }
+})
+
+t.test('both clients have the same exports, and the package leads to them', async t => {
+  const [node, browser] = await Promise.all(
+    ['client', 'browser-client'].map(name => import(`../../src/sdk/${name}.ts`)),
+  )
+  t.strictSame(Object.keys(browser).sort(), Object.keys(node).sort())
+  const { exports } = JSON.parse(await readFile(join(SRC, '../package.json'), 'utf8'))
+  t.strictSame(exports['./client'], {
+    types: './dist/sdk/client.d.ts',
+    node: './dist/sdk/client.js',
+    default: './dist/sdk/browser-client.js',
+  })
 })
 
 t.test('a worker loads a client for Kafka only where it is fed by Kafka', async t => {
