@@ -127,7 +127,7 @@ async function measure(opened: readonly Opened[]): Promise<Record<string, number
   for (let claim = 0; claim < CLAIMS; claim++)
     for (const { name, state, claimed } of opened)
       await timed(`claim_${name}`, () =>
-        state.take({ claimId: `bench-${claim}`, types: claimed, max: CLAIM_MAX }),
+        state.take({ claimId: `bench-${claim}`, types: claimed, max: CLAIM_MAX, tenant: null }),
       )
 
   const figures: Record<string, number> = { small: SMALL, large: LARGE, looks: LOOKS, claims: CLAIMS }

@@ -1,6 +1,6 @@
 /** `npm run bench -- <name> [--json]`: runs one bench and prints its figures. */
 const [name, ...flags] = process.argv.slice(2)
-const BENCHES = ['lifecycle', 'eventlog', 'due', 'kafka'] as const
+const BENCHES = ['lifecycle', 'eventlog', 'due', 'kafka', 'status', 'waiting'] as const
 
 if (!BENCHES.some(bench => bench === name) || flags.some(flag => flag !== '--json')) {
   process.stderr.write(`usage: npm run bench -- <${BENCHES.join('|')}> [--json]\n`)

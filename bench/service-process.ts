@@ -12,21 +12,25 @@ import { startService } from '../src/runtime/service.ts'
 
 /** What a bench may set besides. */
 export interface ServiceSettings {
-  kafkaBrokers: readonly string[]
+  kafkaBrokers?: readonly string[]
   /** As in the configuration file. */
-  types: Record<string, unknown>
+  types?: Record<string, unknown>
+  /** Of a service that is there already, whose database is shared; else it has one of its own. */
+  databaseUrl?: string
+  roles?: readonly string[]
 }
 
 const [dataDir, logFile, given] = process.argv.slice(2)
 if (!dataDir || !logFile || !process.send) throw new Error('this program is started by the bench')
 
-const postgres = await startEmbeddedPostgres({ dataDir })
-await migrate(postgres.url)
+const { databaseUrl, kafkaBrokers = [], types = {}, roles }: ServiceSettings = JSON.parse(given ?? '{}')
+const postgres = databaseUrl === undefined ? await startEmbeddedPostgres({ dataDir }) : null
+const url = postgres?.url ?? databaseUrl
+if (postgres) await migrate(postgres.url)
 const logLevel = 'info'
-const { kafkaBrokers, types }: ServiceSettings = given ? JSON.parse(given) : { kafkaBrokers: [], types: {} }
 const logger = createLogger(logLevel, destination({ dest: logFile, sync: false, minLength: 4096 }))
 const service = await startService({
-  ...serviceConfig({ databaseUrl: postgres.url, port: 0, logLevel, kafkaBrokers }),
+  ...serviceConfig({ databaseUrl: url, port: 0, logLevel, kafkaBrokers, ...(roles && { roles }) }),
   file: fileConfigSchema.parse({ types }),
   logger,
 })
@@ -43,10 +47,10 @@ async function answer(ask: 'usage' | 'stop' | 'lag'): Promise<void> {
     process.send?.({ answer: ask, caughtUp: head === null || row.rows[0]?.event_id === head.eventId })
   } else {
     await service.stop()
-    await postgres.stop()
+    await postgres?.stop()
     process.send?.({ answer: ask })
     process.disconnect()
   }
 }
 
-process.send({ answer: 'ready', url: service.url, databaseUrl: postgres.url, postgresPid: postgres.pid })
+process.send({ answer: 'ready', url: service.url, databaseUrl: url, postgresPid: postgres?.pid ?? null })

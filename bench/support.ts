@@ -30,21 +30,22 @@ export const mean = (values: readonly number[]): number =>
 export const median = (values: readonly number[]): number => quantile(values, 0.5)
 export const round = (value: number, digits = 1): number => Number(value.toFixed(digits))
 
-/** POSTs JSON over kept connections, with as little as possible of the bench's own in the figure. */
+/** Sends JSON over kept connections, with as little as possible of the bench's own in the figure. */
 export function poster(base: string, connections: number) {
   const { hostname, port } = new URL(base)
   const agent = new Agent({ keepAlive: true, maxSockets: connections })
-  const post = (path: string, body: unknown): Promise<{ status: number; body: unknown }> =>
+  const send = (method: string, path: string, text: string): Promise<{ status: number; body: unknown }> =>
     new Promise((resolve, reject) => {
-      const text = JSON.stringify(body)
       const sent = request(
         {
           agent,
           hostname,
           port,
           path,
-          method: 'POST',
-          headers: { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) },
+          method,
+          headers: text
+            ? { 'content-type': 'application/json', 'content-length': Buffer.byteLength(text) }
+            : {},
         },
         response => {
           const parts: Buffer[] = []
@@ -61,7 +62,11 @@ export function poster(base: string, connections: number) {
       sent.on('error', reject)
       sent.end(text)
     })
-  return { post, close: () => agent.destroy() }
+  return {
+    post: (path: string, body: unknown) => send('POST', path, JSON.stringify(body)),
+    get: (path: string) => send('GET', path, ''),
+    close: () => agent.destroy(),
+  }
 }
 
 const TICKS_PER_SECOND = 100
