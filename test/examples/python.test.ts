@@ -4,24 +4,20 @@
  * `ROLLCALL_TEST_KAFKA_REQUIRED` it fails.
  */
 import { spawn } from 'node:child_process'
-import { createHash } from 'node:crypto'
-import { mkdir, readFile, writeFile } from 'node:fs/promises'
-import { homedir } from 'node:os'
+import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import pino from 'pino'
 import t, { type Test } from 'tap'
 import { fileConfigSchema, serviceConfigSchema } from '../../src/runtime/config.ts'
-import { run } from '../../src/runtime/embedded-postgres-account.ts'
-import { makeOnce } from '../../src/runtime/kafka-broker/make-once.ts'
 import { startService } from '../../src/runtime/service.ts'
 import { createClient } from '../../src/sdk/client.ts'
 import { temporaryFolder } from '../cli/fixture.ts'
 import { kafkaBroker } from '../support/kafka.ts'
 import { testDatabase } from '../support/postgres.ts'
+import { notRun, type PythonCommands, pythonEnvironment } from '../support/python.ts'
 
 const ROOT = fileURLToPath(new URL('../..', import.meta.url))
-const INSTALL_MS = 120_000
 const TASKS = 20
 const TYPE = 'image.generate'
 const PNG_MAGIC = '89504e470d0a1a0a'
@@ -38,57 +34,16 @@ async function documented(beginning: string): Promise<string[]> {
 const placed = (command: string, environment: string): string =>
   command.replaceAll('.venv', environment).replaceAll('examples/', join(ROOT, 'examples/'))
 
-/** The folder of a virtual environment with what the example requires, or why there is none. */
-async function pythonEnvironment(): Promise<{ folder: string } | { lacking: string }> {
-  const requirements = await readFile(join(ROOT, 'examples/python/requirements.txt'))
-  const which = ['-c', 'import sys; print(sys.version_info >= (3, 8), sys.version, sys.executable)']
-  const { output } = await run('python3', which, { env: process.env }).catch(() => ({ output: '' }))
-  if (!output.startsWith('True')) return { lacking: 'There is no python3, or an old one.' }
-  const name = createHash('sha256').update(requirements).update(output).digest('hex').slice(0, 12)
-  const cache = process.env.XDG_CACHE_HOME || join(homedir(), '.cache')
-  const folder = join(cache, 'rollcall', `python-${name}`)
-  try {
-    await makeOnce(folder, unfinished => install(unfinished), INSTALL_MS)
-    return { folder }
-  } catch (error) {
-    return { lacking: (error as Error).message }
-  }
-}
+const REQUIREMENTS = join(ROOT, 'examples/python/requirements.txt')
 
-async function install(folder: string): Promise<void> {
+/** The README's commands for its environment, in a folder of the test. */
+async function environmentCommands(folder: string): Promise<PythonCommands> {
   const [make, fill, ...others] = [
     ...(await documented('python3 -m venv')),
     ...(await documented('.venv/bin/python -m pip')),
   ]
   if (!make || !fill || others.length > 0) throw new Error('The README has other commands than expected.')
-  // Debian keeps what makes environments in a package of its own.
-  if (await succeeds("python3 -c 'import ensurepip'")) {
-    await sh(placed(make, folder))
-    return sh(placed(fill, folder))
-  }
-  const packages = join(folder, 'packages')
-  await sh(`${placed(fill.replace('.venv/bin/python', 'python3'), folder)} --target ${packages}`)
-  await mkdir(join(folder, 'bin'))
-  const path = 'PYTHONPATH="$(dirname "$0")/../packages"'
-  await writeFile(join(folder, 'bin/python'), `#!/bin/sh\n${path} exec python3 "$@"\n`, { mode: 0o755 })
-}
-
-async function sh(command: string): Promise<void> {
-  const { code, output } = await run('/bin/sh', ['-c', command], { env: process.env, timeoutMs: INSTALL_MS })
-  if (code !== 0) throw new Error(`${command}: ${output.trim() || `ended with ${code}`}`)
-}
-
-const succeeds = (command: string): Promise<boolean> =>
-  sh(command).then(
-    () => true,
-    () => false,
-  )
-
-function skip(t: Test, lacking: string): void {
-  const message = `NOT RUN: the example in Python. ${lacking} Install Python 3 with venv (Debian: apt-get install python3-venv).`
-  if (process.env.ROLLCALL_TEST_KAFKA_REQUIRED) throw new Error(message)
-  process.stderr.write(`${message}\n`)
-  t.plan(0, message)
+  return { make: placed(make, folder), fill: placed(fill, folder) }
 }
 
 async function serve(t: Test, kafkaBrokers: readonly string[]): Promise<string> {
@@ -108,8 +63,13 @@ t.test(
   async t => {
     const kafka = await kafkaBroker(t)
     if (!kafka) return
-    const environment = await pythonEnvironment()
-    if ('lacking' in environment) return skip(t, environment.lacking)
+    const environment = await pythonEnvironment(REQUIREMENTS, [3, 8], environmentCommands)
+    if ('lacking' in environment)
+      return notRun(
+        t,
+        `the example in Python. ${environment.lacking}`,
+        process.env.ROLLCALL_TEST_KAFKA_REQUIRED !== undefined,
+      )
     const url = await serve(t, kafka.brokers)
 
     const [command] = await documented('.venv/bin/python examples/python/worker.py')
