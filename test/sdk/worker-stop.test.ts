@@ -122,8 +122,8 @@ t.test('an outcome takes the place of a release that could not be sent yet', asy
   const finish = gate()
   const made = worker(
     {
-      blocked: async (_: unknown, { taskId }: HandlerContext) => {
-        if (taskId === first.taskId) return 'first'
+      blocked: async ({ payload }: { payload: unknown }) => {
+        if (payload === 'first') return payload
         started.open()
         await finish.opened
         return 'second'
@@ -133,9 +133,9 @@ t.test('an outcome takes the place of a release that could not be sent yet', asy
   )
   // The report of the first task blocks the line; the release of the second waits behind it.
   proxy.fault(REPORT, { status: 503 }, 1_000)
-  const first = await client.submit({ type: 'blocked' })
   const blocked = proxy.next(REPORT)
-  const second = await client.submit({ type: 'blocked' })
+  await client.submit({ type: 'blocked', payload: 'first' })
+  const second = await client.submit({ type: 'blocked', payload: 'second' })
   await Promise.all([started.opened, blocked])
   const stopping = made.stop({ drainMs: 0 })
   await new Promise(resolve => setTimeout(resolve, 1_200))
