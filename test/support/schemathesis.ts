@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
+import { idOfKey } from '../../src/api/keys.ts'
 import { run } from '../../src/runtime/embedded-postgres-account.ts'
 import { PostgresDeadLetters } from '../../src/workers/postgres/dead-letters.ts'
 import { bearer, startGuarded } from '../api/access-fixture.ts'
@@ -90,7 +91,8 @@ export async function schemathesis(t: Test, { phases, perOperation, atLeast, tim
 /** A service that asks for keys, with tasks in every status, letters, and a key for everything. */
 async function inhabited(t: Test) {
   const { api, service, caller } = await startGuarded(t)
-  const { secret } = await caller({ name: 'all-examples' })
+  const name = 'all-examples'
+  const { secret } = await caller({ name })
   await new PostgresDeadLetters(service.pool).keep(
     Array.from({ length: 5 }, () => ({
       record: aRecord({ value: Buffer.from('{') }),
@@ -117,6 +119,7 @@ async function inhabited(t: Test) {
     url: api.url,
     secret,
     known: {
+      key: [name, idOfKey(secret)],
       leaseToken: TOKEN,
       running: rest,
       tasks: [done, failed, again, cancelled, ...waiting, ...rest.slice(0, 3)],
