@@ -20,6 +20,7 @@ const REQUIREMENTS = join(FOLDER, 'requirements.txt')
 const LEFT_OUT = ['streamTask', 'streamTasks']
 
 export interface Examples {
+  seed: number
   phases: 'coverage,fuzzing' | 'fuzzing'
   /** For each operation, in the phase of fuzzing. */
   perOperation: number
@@ -35,8 +36,8 @@ interface Report {
   valid_rates: Record<string, Record<string, { accepted: number; conflicts: number }>>
 }
 
-/** Runs the examples of a fixed seed; the test fails with what Schemathesis says. */
-export async function schemathesis(t: Test, { phases, perOperation, atLeast, timeoutMs }: Examples) {
+/** Runs the examples of a seed; the test fails with what Schemathesis says. */
+export async function schemathesis(t: Test, { seed, phases, perOperation, atLeast, timeoutMs }: Examples) {
   const environment = await pythonEnvironment(REQUIREMENTS, [3, 10], async folder => ({
     make: `python3 -m venv ${folder}`,
     fill: `${folder}/bin/python -m pip install --quiet -r ${REQUIREMENTS}`,
@@ -56,7 +57,7 @@ export async function schemathesis(t: Test, { phases, perOperation, atLeast, tim
     [
       ...['-m', 'schemathesis.cli', '--config-file', join(FOLDER, 'schemathesis.toml')],
       ...['run', `${url}/openapi.json`, '--header', `Authorization: ${bearer(secret).authorization}`],
-      ...['--phases', phases, '--max-examples', String(perOperation), '--seed', '1'],
+      ...['--phases', phases, '--max-examples', String(perOperation), '--seed', String(seed)],
       ...['--continue-on-failure', '--request-timeout', '20', '--no-color', '--warnings', 'off'],
       ...['--report', 'json', '--report-json-path', report],
       ...LEFT_OUT.flatMap(id => ['--exclude-operation-id', id]),
