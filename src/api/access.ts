@@ -73,8 +73,7 @@ export function guardRoutes(app: FastifyInstance, { ring, keysRequired, limit }:
     request.caller = caller ?? NOBODY
     await limit?.(request)
     if (!caller) throw new Problem('unauthenticated', authorization === undefined ? NO_KEY : WRONG_KEY)
-    if (!caller.scopes.has(scope))
-      throw new Problem('missing_scope', `The key ${caller.key} lacks the scope ${scope}.`)
+    requireScope(caller, scope)
     if (request.routeOptions.config.whole && caller.tenant !== null) throw new Problem('whole_installation')
   }
 
@@ -85,6 +84,11 @@ export function guardRoutes(app: FastifyInstance, { ring, keysRequired, limit }:
     const key = text === null ? null : await ring.open(text)
     return key && callerWith(key)
   }
+}
+
+/** For what takes more than its route does. @throws Problem missing_scope */
+export function requireScope({ key, scopes }: Caller, scope: Scope): void {
+  if (!scopes.has(scope)) throw new Problem('missing_scope', `The key ${key} lacks the scope ${scope}.`)
 }
 
 const NO_KEY = 'Show a key: Authorization: Bearer rck_….'

@@ -119,6 +119,15 @@ t.test('what is no key comes in nowhere, whatever it looks like', async t => {
   )
 })
 
+t.test('an auditor verifies, and repairs nothing', async t => {
+  const { secret } = await guarded.caller({ scopes: ['audit'] })
+  t.equal((await api.post('/v1/verify', {}, bearer(secret))).status, 200)
+  const repair = { repair: true }
+  isProblem(t, await api.post('/v1/verify', repair, bearer(secret)), 'missing_scope', /operate/)
+  const both = await guarded.caller({ scopes: ['audit', 'operate'] })
+  t.equal((await api.post('/v1/verify', repair, bearer(both.secret))).status, 200)
+})
+
 t.test('who may not is told so before the body is sent', async t => {
   const { secret } = await guarded.caller({ scopes: ['read'] })
   for (const [key, status] of [

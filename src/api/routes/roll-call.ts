@@ -9,6 +9,7 @@ import {
   type Walked,
   walkOn,
 } from '../../projections/verify.ts'
+import { requireScope } from '../access.ts'
 import type { AppParts, TypedApp } from '../parts.ts'
 import { Problem } from '../problems.ts'
 import {
@@ -37,6 +38,8 @@ export function rollCallRoutes(app: TypedApp, { rollCall, pool, log, logger }: A
     },
     async request => {
       const { cursor, limit, repair: asked } = request.body
+      // Whoever audits changes nothing.
+      if (asked) requireScope(request.caller, 'operate')
       const source = { pool, log }
       if (asked && !cursor) await repairSetAside(source)
       const walked = await step(cursor ?? null)
