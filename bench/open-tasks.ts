@@ -12,10 +12,13 @@ export interface OpenTasks {
   due: number
 }
 
-/** Tasks 1 to `count`: of twenty 16 wait, one of them taken, one is delayed, two run and one is in its backoff. */
+/**
+ * Tasks 1 to `count`: of twenty 16 wait, one of them taken, one is delayed, two run and one is in its backoff. Their ids
+ * are as spread as random ones and the same every time, so that what the planner knows of them is the same too.
+ */
 const ROWS = `
   CREATE TEMP TABLE numbered ON COMMIT DROP AS
-  SELECT n, gen_random_uuid() AS task_id, 'type-' || n % $2 AS type,
+  SELECT n, md5(n::text)::uuid AS task_id, 'type-' || n % $2 AS type,
          CASE WHEN n % 20 < 17 THEN 'PENDING' WHEN n % 20 < 19 THEN 'PROCESSING' ELSE 'RETRYING' END AS status,
          date_trunc('milliseconds', now()) - ($1 - n) * interval '1 millisecond' AS created_at,
          n % 20 = 16 AS delayed, n % 20 = 0 AS taken
