@@ -7,8 +7,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import type { Test } from 'tap'
+import { ROLLCALL } from '../support/built-program.ts'
 
-const MAIN = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 const SERVER = fileURLToPath(new URL('./command-server.ts', import.meta.url))
 const TSX = import.meta.resolve('tsx')
 
@@ -41,7 +41,7 @@ const cleanEnvironment = () =>
 
 /** Starts `rollcall …`. The environment has no settings but those that are given. */
 export function startCommand(args: readonly string[], { input, env, cwd }: SpawnOptions = {}): Running {
-  const child = spawn(process.execPath, [`--import=${TSX}`, MAIN, ...args], {
+  const child = spawn(process.execPath, [...ROLLCALL, ...args], {
     env: { ...cleanEnvironment(), ...env },
     ...(cwd !== undefined && { cwd }),
     stdio: ['pipe', 'pipe', 'pipe'],

@@ -18,8 +18,9 @@ import { startEmbeddedPostgres } from '../../src/runtime/embedded-postgres.ts'
 import { openLog } from '../../src/runtime/open-log.ts'
 import { type Client, createClient, RollcallError } from '../../src/sdk/client.ts'
 import type { LogKind } from '../faults/harness/kinds.ts'
-import { ended, readyLine, spawnProgram } from '../faults/harness/processes.ts'
+import { ended, readyLine, script, spawnProgram } from '../faults/harness/processes.ts'
 import { Random } from '../faults/harness/random.ts'
+import { ROLLCALL } from '../support/built-program.ts'
 import { differences } from '../support/compare.ts'
 import {
   type SpawnedEventStoreDBDouble,
@@ -255,19 +256,19 @@ class CrashRun {
 
   async #startService(): Promise<ChildProcess> {
     const folder = ['--port', String(this.#port), '--data-dir', this.#dataDir]
-    const service = this.#spawn('src/cli/main.ts', ['dev', ...folder, '--log', this.#logAddress, '--json'])
+    const service = this.#spawn(ROLLCALL, ['dev', ...folder, '--log', this.#logAddress, '--json'])
     await ready(service)
     this.#say('the service is ready')
     return service
   }
 
   async #startWorker(name: string): Promise<ChildProcess> {
-    const worker = this.#spawn('test/long/crash-worker.ts', [this.#url, name])
+    const worker = this.#spawn(script('test/long/crash-worker.ts'), [this.#url, name])
     await ready(worker)
     return worker
   }
 
-  #spawn(program: string, given: string[]): ChildProcess {
+  #spawn(program: readonly string[], given: string[]): ChildProcess {
     const child = spawnProgram(program, given)
     this.#children.add(child)
     child.once('exit', () => this.#children.delete(child))

@@ -7,7 +7,7 @@ import { Agent, request } from 'node:http'
 import pg from 'pg'
 import type { Test } from 'tap'
 import { until } from '../api/fixture.ts'
-import { ended, readyLine, spawnProgram } from '../faults/harness/processes.ts'
+import { ended, readyLine, script, spawnProgram } from '../faults/harness/processes.ts'
 import { testDatabase } from '../support/postgres.ts'
 
 /**
@@ -99,7 +99,7 @@ async function rowsOf(database: pg.Client): Promise<number> {
 }
 
 async function startProcess(t: Test, databaseUrl: string): Promise<ServiceProcess> {
-  const child = spawnProgram('test/scenarios/service-process.ts', [databaseUrl])
+  const child = spawnProgram(script('test/scenarios/service-process.ts'), [databaseUrl])
   t.teardown(async () => {
     child.kill('SIGKILL')
     await ended(child)

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { KAFKA_ROLES } from '../../../src/runtime/config.ts'
 import { migrate } from '../../../src/runtime/migrate.ts'
+import { ROLLCALL } from '../../support/built-program.ts'
 import {
   type SpawnedEventStoreDBDouble,
   spawnEventStoreDBDouble,
@@ -22,7 +23,7 @@ import {
   type WorkerName,
 } from './kinds.ts'
 import { type Plan, TASK_TYPE } from './plan.ts'
-import { Database, Supervised } from './processes.ts'
+import { Database, Supervised, script } from './processes.ts'
 
 const ROLES: Record<ServiceName, string> = {
   a: 'api',
@@ -131,7 +132,7 @@ export class Parts {
     ]
     return new Supervised({
       name: `service ${name}`,
-      program: 'src/cli/main.ts',
+      program: ROLLCALL,
       args: () => given,
       logPath: join(this.#folder, `service-${name}.log`),
       onReady: ({ url }) => {
@@ -161,7 +162,7 @@ export class Parts {
       this.kafka && (name === 'worker-2' || name === 'worker-3') ? [this.#brokerOf(name), CONFIRM[name]] : []
     return new Supervised({
       name,
-      program: 'test/faults/harness/worker.ts',
+      program: script('test/faults/harness/worker.ts'),
       args: () => [url, name, join(this.#folder, `${name}.answers`), ...fed],
       logPath: join(this.#folder, `${name}.log`),
       isMeant: signal => signal === 'SIGKILL',

@@ -12,9 +12,20 @@ const STOP_MS = 15_000
 /** Between the end of a process that nobody killed and its next start. */
 const RESTART_MS = 300
 
-/** A program of ours as a child process; it says by a line of JSON with `"ready":true` that it is ready. */
-export function spawnProgram(program: string, given: readonly string[], log?: WriteStream): ChildProcess {
-  const child = spawn(process.execPath, ['--import=tsx', program, ...given], {
+/** Node's arguments for a program of the tests. */
+export const script = (path: string): readonly string[] => ['--import=tsx', path]
+
+/**
+ * A program of ours as a child process; it says by a line of JSON with `"ready":true` that it is ready.
+ *
+ * @param program Node's arguments before its own, see `script` and `ROLLCALL`
+ */
+export function spawnProgram(
+  program: readonly string[],
+  given: readonly string[],
+  log?: WriteStream,
+): ChildProcess {
+  const child = spawn(process.execPath, [...program, ...given], {
     cwd: ROOT,
     stdio: ['ignore', 'pipe', log ? 'pipe' : 'ignore'],
   })
@@ -46,7 +57,7 @@ export async function ended(child: ChildProcess): Promise<void> {
 
 export interface SupervisedOptions {
   name: string
-  program: string
+  program: readonly string[]
   args: () => string[]
   logPath: string
   onReady?: (said: Record<string, unknown>) => void

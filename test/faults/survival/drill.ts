@@ -9,11 +9,11 @@ import type { Test } from 'tap'
 import { migrate } from '../../../src/runtime/migrate.ts'
 import { Api, until } from '../../api/fixture.ts'
 import { freePort } from '../../cli/fixture.ts'
+import { ROLLCALL } from '../../support/built-program.ts'
 import { execute } from '../../support/postgres.ts'
 import { ended, readyLine, spawnProgram } from '../harness/processes.ts'
 import type { FromWorker, ToWorker } from './worker.ts'
 
-const MAIN = fileURLToPath(new URL('../../../src/cli/main.ts', import.meta.url))
 const WORKER = fileURLToPath(new URL('./worker.ts', import.meta.url))
 export const LEASE_MS = 2_000
 export const AWAY_MS = 3 * LEASE_MS
@@ -36,7 +36,7 @@ export class ServiceProcess {
   }
 
   async start(): Promise<void> {
-    this.child = spawnProgram(MAIN, this.#args)
+    this.child = spawnProgram(ROLLCALL, this.#args)
     if (!(await readyLine(this.child))) throw new Error('the service ended before it was ready')
   }
 
