@@ -12,6 +12,7 @@ import { ClaimNotStartedError } from '../workers/claims.ts'
 import { guardRoutes, nameScopes, noteRefusal } from './access.ts'
 import { answerBrokenRequest } from './broken-request.ts'
 import { parseJsonBody } from './json-body.ts'
+import { answerNoRoute } from './no-route.ts'
 import { serveDocument } from './openapi.ts'
 import type { AppParts } from './parts.ts'
 import { invalid, Problem } from './problems.ts'
@@ -36,6 +37,7 @@ export type App = FastifyInstance
 
 /** A body holds one payload of 256 KiB, escaped, and what is around it. */
 const BODY_BYTES = 1024 * 1024
+const PARAM_CHARACTERS = 200
 
 /**
  * Builds the application; the caller listens or injects.
@@ -52,7 +54,7 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
     // Each transition has its line; one more for every request would drown them.
     logController: new LogController({ disableRequestLogging: true }),
     bodyLimit: BODY_BYTES,
-    routerOptions: { maxParamLength: 200 },
+    routerOptions: { maxParamLength: PARAM_CHARACTERS },
     requestTimeout: 60_000,
     keepAliveTimeout: 65_000,
     forceCloseConnections: 'idle',
@@ -69,6 +71,7 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
   })
   // The schemas of answers are for the document and the tests; nothing is cut or checked on the way.
   app.setSerializerCompiler(() => data => JSON.stringify(data))
+  answerNoRoute(app, PARAM_CHARACTERS)
   refuseWhileClosing(app)
   refuseUnknownParameters(app)
   nameScopes(app)
@@ -92,12 +95,6 @@ export function buildApp(serves: 'api' | 'health', parts: AppParts): App {
     noteRefusal(parts, request, problem)
     return problem.send(reply)
   })
-  app.setNotFoundHandler((request, reply) =>
-    new Problem(
-      'route_not_found',
-      `${request.method} ${request.url.split('?')[0]} is not a route of this API.`,
-    ).send(reply),
-  )
   const typed = app.withTypeProvider<ZodTypeProvider>()
   if (serves === 'api') serveDocument(app)
   // Behind the hooks of what was registered, which is loaded later than it is registered.

@@ -29,6 +29,7 @@ const HTTP_ERRORS = {
   payload_mismatch: { status: 422, title: 'The payload does not fit the schema of its task type.' },
   dead_letter_not_found: { status: 404, title: 'No dead letter has this id.' },
   route_not_found: { status: 404, title: 'No such route.' },
+  method_not_allowed: { status: 405, title: 'The route does not take this method.' },
   request_timeout: { status: 408, title: 'The request did not arrive in time.' },
   body_too_large: { status: 413, title: 'The body is larger than accepted.' },
   content_too_large: { status: 413, title: 'A field holds more bytes than it may.' },

@@ -165,7 +165,7 @@ t.test('what does not fit is refused', async t => {
     'content_too_large',
     /^reason/,
   )
-  isProblem(t, await api.ask('DELETE', `/v1/dead-letters/${id}`), 'route_not_found')
+  isProblem(t, await api.ask('DELETE', `/v1/dead-letters/${id}`), 'method_not_allowed')
 })
 
 t.test('a redrive ends the task, and is told by whom', async t => {

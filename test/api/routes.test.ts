@@ -112,9 +112,27 @@ t.test('what is no route is a problem like any other', async t => {
   isProblem(t, await api.get('/'), 'route_not_found', /^GET \/ is not a route/)
   isProblem(t, await api.get('/v1/tasks/%2e%2e/x'), 'route_not_found')
   isProblem(t, await api.post('/v1/task', { type: 'a' }), 'route_not_found')
-  for (const method of ['PUT', 'PATCH', 'DELETE', 'OPTIONS'])
-    isProblem(t, await api.ask(method, '/v1/tasks'), 'route_not_found', new RegExp(`^${method}`))
-  isProblem(t, await api.post('/livez'), 'route_not_found')
+})
+
+t.test('a route that is asked with another method says which ones it takes', async t => {
+  const id = randomUUID()
+  const TAKEN = [
+    ['/v1/tasks', 'GET, HEAD, POST'],
+    [`/v1/tasks/${id}`, 'GET, HEAD'],
+    [`/v1/tasks/${id}/cancel?x=1`, 'POST'],
+    ['/v1/workers/claim', 'POST'],
+    ['/v1/tasks/batch', 'POST'],
+    ['/livez', 'GET, HEAD'],
+    ['/openapi.json', 'GET, HEAD'],
+  ] as const
+  for (const [path, allowed] of TAKEN)
+    for (const method of ['PUT', 'PATCH', 'DELETE', 'OPTIONS']) {
+      const answer = await api.ask(method, path)
+      isProblem(t, answer, 'method_not_allowed', new RegExp(`takes ${allowed}, not ${method}`))
+      t.equal(answer.headers.allow, allowed)
+    }
+  isProblem(t, await api.get('/v1/workers/claim'), 'method_not_allowed')
+  isProblem(t, await api.post('/livez'), 'method_not_allowed')
 })
 
 t.test('a service that is well says so', async t => {

@@ -34,6 +34,7 @@ export async function apiDocument(): Promise<ApiDocument> {
 /** Answered where no route takes a request, or no request came about. */
 const WITHOUT_ROUTE: ReadonlySet<string> = new Set<ProblemCode>([
   'route_not_found',
+  'method_not_allowed',
   'invalid_request',
   'request_timeout',
   'headers_too_large',
