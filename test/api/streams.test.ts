@@ -45,7 +45,7 @@ t.test('a task that is not there has no stream', async t => {
   isProblem(t, await api.get(`/v1/tasks/${randomUUID()}/events`), 'not_found')
   isProblem(t, await api.get('/v1/tasks/nonsense/events'), 'invalid_request')
   const head = await api.ask('HEAD', `/v1/tasks/${randomUUID()}/events`)
-  t.equal(head.status, 404)
+  t.equal(head.status, 405)
 })
 
 t.test('progress is told without an id', async t => {

@@ -8,7 +8,8 @@ import { fileURLToPath } from 'node:url'
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../../src/runtime/embedded-postgres.ts'
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
-const STOP_MS = 15_000
+/** The bounds within a worker's stop add up to 22 s where the broker fails: drain, consumer, last reports, producer. */
+const STOP_MS = 30_000
 /** Between the end of a process that nobody killed and its next start. */
 const RESTART_MS = 300
 
