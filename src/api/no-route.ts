@@ -3,21 +3,19 @@ import type { FastifyInstance } from 'fastify'
 import FindMyWay, { type HTTPMethod } from 'find-my-way'
 import { Problem } from './problems.ts'
 
-/** Answers what no route takes; knows the routes that are registered after it. */
+/**
+ * Answers what no route takes; knows the routes that are registered after it.
+ *
+ * @param maxParamLength in characters, as the application's own router has it
+ */
 export function answerNoRoute(app: FastifyInstance, maxParamLength: number): void {
   // Fastify keeps its router to itself, so the routes stand once more in one of the same kind.
   const routes = FindMyWay({ maxParamLength })
-  const methods = new Set<HTTPMethod>()
-  app.addHook('onRoute', ({ method, url }) => {
-    for (const one of [method].flat() as HTTPMethod[]) {
-      if (!routes.hasRoute(one, url)) routes.on(one, url, () => {})
-      methods.add(one)
-    }
-  })
+  app.addHook('onRoute', ({ method, url }) => routes.on(method as HTTPMethod | HTTPMethod[], url, () => {}))
   /** Those of the route that fits best: a word in the place of an id is no id where it names something itself. */
-  const allowedFor = (path: string): HTTPMethod[] => {
-    const fits = [...methods].flatMap(method => {
-      const found = routes.find(method, path)
+  const allowedFor = (path: string): string[] => {
+    const fits = app.supportedMethods.flatMap(method => {
+      const found = routes.find(method as HTTPMethod, path)
       return found ? [{ method, params: Object.keys(found.params).length }] : []
     })
     const least = Math.min(...fits.map(({ params }) => params))

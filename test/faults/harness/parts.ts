@@ -41,6 +41,9 @@ const CONFIRM = { 'worker-2': 'api', 'worker-3': 'none' } as const
 const READY_MS = 120_000
 const DATABASE_STARTS = 5
 
+/** Of a worker that Kafka feeds: the bounds of drain, consumer, last reports and producer add up to 21 s. */
+const FED_STOP_MS = 30_000
+
 export class Parts {
   readonly links = {} as Record<LinkName, TcpProxy>
   readonly database: Database
@@ -165,6 +168,7 @@ export class Parts {
       program: script('test/faults/harness/worker.ts'),
       args: () => [url, name, join(this.#folder, `${name}.answers`), ...fed],
       logPath: join(this.#folder, `${name}.log`),
+      ...(fed.length > 0 && { stopMs: FED_STOP_MS }),
       isMeant: signal => signal === 'SIGKILL',
     })
   }

@@ -8,8 +8,7 @@ import { fileURLToPath } from 'node:url'
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../../../src/runtime/embedded-postgres.ts'
 
 const ROOT = fileURLToPath(new URL('../../..', import.meta.url))
-/** The bounds within a worker's stop add up to 22 s where the broker fails: drain, consumer, last reports, producer. */
-const STOP_MS = 30_000
+const STOP_MS = 15_000
 /** Between the end of a process that nobody killed and its next start. */
 const RESTART_MS = 300
 
@@ -64,6 +63,8 @@ export interface SupervisedOptions {
   onReady?: (said: Record<string, unknown>) => void
   /** The process is no more, or not to be reached yet. */
   onGone?: () => void
+  /** In which it is to end when it is asked to; 15 s otherwise. */
+  stopMs?: number
   /** An end by itself that is part of what it was told to do. */
   isMeant?: (signal: string | null) => boolean
 }
@@ -119,7 +120,7 @@ export class Supervised {
     this.#child?.kill('SIGTERM')
     const inTime = await Promise.race([
       (this.#running ?? Promise.resolve()).then(() => true),
-      sleep(STOP_MS, false, { ref: false }),
+      sleep(this.#options.stopMs ?? STOP_MS, false, { ref: false }),
     ])
     this.#child?.kill('SIGKILL')
     await this.#running
