@@ -49,7 +49,63 @@ export async function comparePlans(t: Test, count: number, types = TYPES): Promi
   }
 }
 
+/**
+ * A claim, a claim of one tenant and a dispatcher in a new database: nothing is known of its tables, which are empty when
+ * the plans are made. They are what is kept by connections that were there first.
+ */
+export async function comparePlansWhenNew(t: Test): Promise<void> {
+  const { url } = await testDatabase(t)
+  const plans = await explained(url, 'custom', async (pool, run) => {
+    const state = new PostgresWorkState(pool)
+    for (const asked of ['empty', 'filled']) {
+      const claim = { max: 10, types: CLAIMED }
+      await run(`${asked}: claim-take`, () => state.take({ ...claim, claimId: asked, tenant: null }))
+      await run(`${asked}: claim-take-own`, () =>
+        state.take({ ...claim, claimId: `${asked} own`, tenant: 'tenant-3' }),
+      )
+      const dispatch = { type: 'type-2', max: 10, maxOutstanding: 15, holdMs: 60_000 }
+      await run(`${asked}: take-to-dispatch`, () => state.takeToDispatch(dispatch))
+      await pool.query(
+        `INSERT INTO rollcall.ready (task_id, type, priority, pending_since, attempt, tenant)
+         SELECT gen_random_uuid(), 'type-' || n % 5, 0, now(), 1, 'tenant-' || n % 10 FROM generate_series(1, 5000) n`,
+      )
+    }
+  })
+  t.equal(plans.size, 6)
+  for (const [name, plan] of plans) {
+    t.match(
+      plan,
+      /LockRows\n +-> {2}Index Scan using ready_(order|by_tenant) on ready/,
+      `${name} reads in order`,
+    )
+    t.notMatch(plan, WHOLE, `${name} reads no growing table from end to end`)
+  }
+}
+
 async function plansOf(url: string, kind: (typeof KINDS)[number]): Promise<Plans> {
+  return explained(url, kind, async (pool, run) => {
+    const tasks = await pool.query<{ task_id: string; status: string }>(
+      `SELECT DISTINCT ON (status) task_id, status FROM rollcall.tasks ORDER BY status, created_at DESC`,
+    )
+    const last = await pool.query<{ task_id: string }>(
+      `SELECT task_id FROM rollcall.ready WHERE type = 'type-1'
+        ORDER BY priority, pending_since DESC, task_id DESC LIMIT 1`,
+    )
+    const lastWaiting = { taskId: last.rows[0]!.task_id, attempt: 1, status: 'PENDING' } as PendingTask
+    await run('signals-waiting', () => new PostgresWorkState(pool).signals(lastWaiting))
+    await run('type-sample', () => readSample(pool, 'type-1'))
+    await runAll(new PostgresWorkState(pool), new Map(tasks.rows.map(row => [row.status, row.task_id])), run)
+  })
+}
+
+type Run = (name: string, call: () => Promise<unknown>) => Promise<void>
+
+/** The plans of each call that `work` runs, by the names it gives them. */
+async function explained(
+  url: string,
+  kind: (typeof KINDS)[number],
+  work: (pool: pg.Pool, run: Run) => Promise<void>,
+): Promise<Plans> {
   const settings = {
     session_preload_libraries: 'auto_explain',
     'auto_explain.log_min_duration': '0',
@@ -66,23 +122,12 @@ async function plansOf(url: string, kind: (typeof KINDS)[number]): Promise<Plans
       if (message?.includes('plan:')) plan.push(planIn(message))
     })
   })
-  const run = async (name: string, call: () => Promise<unknown>): Promise<void> => {
-    plan = []
-    await call()
-    plans.set(name, plan.join('\n'))
-  }
   try {
-    const tasks = await pool.query<{ task_id: string; status: string }>(
-      `SELECT DISTINCT ON (status) task_id, status FROM rollcall.tasks ORDER BY status, created_at DESC`,
-    )
-    const last = await pool.query<{ task_id: string }>(
-      `SELECT task_id FROM rollcall.ready WHERE type = 'type-1'
-        ORDER BY priority, pending_since DESC, task_id DESC LIMIT 1`,
-    )
-    const lastWaiting = { taskId: last.rows[0]!.task_id, attempt: 1, status: 'PENDING' } as PendingTask
-    await run('signals-waiting', () => new PostgresWorkState(pool).signals(lastWaiting))
-    await run('type-sample', () => readSample(pool, 'type-1'))
-    await runAll(new PostgresWorkState(pool), new Map(tasks.rows.map(row => [row.status, row.task_id])), run)
+    await work(pool, async (name, call) => {
+      plan = []
+      await call()
+      plans.set(name, plan.join('\n'))
+    })
   } finally {
     await pool.end()
   }
@@ -91,11 +136,7 @@ async function plansOf(url: string, kind: (typeof KINDS)[number]): Promise<Plans
 
 const AT = Date.UTC(2026, 0, 1)
 
-async function runAll(
-  state: PostgresWorkState,
-  ids: ReadonlyMap<string, string>,
-  run: (name: string, call: () => Promise<unknown>) => Promise<void>,
-): Promise<void> {
+async function runAll(state: PostgresWorkState, ids: ReadonlyMap<string, string>, run: Run): Promise<void> {
   const timesAndLimits = {
     attempt: 1,
     revision: 1,

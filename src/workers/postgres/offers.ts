@@ -12,60 +12,13 @@ import {
   type ToDispatch,
 } from '../work-state.ts'
 
-/**
- * Arrays instead of joins: what is taken is few, and is found by its ids whatever the planner thinks of the table.
- *
- * @param own what holds a claim to the tasks of one tenant, those among them that another tenant's claim of the same id
- * has taken; a lease does not say whose its task is
- */
-const taking = (own: '' | 'AND tenant = $6') => ({
-  name: own ? 'claim-take-own' : 'claim-take',
-  text: `
-    WITH again AS (
-      SELECT task_id, attempt FROM rollcall.leases WHERE claim_id = $3
-         ${own && 'AND (SELECT tenant FROM rollcall.tasks t WHERE t.task_id = leases.task_id) = $6'}
-      UNION
-      SELECT task_id, attempt FROM rollcall.offers WHERE claim_id = $3 ${own}
-    ), picked AS (
-      SELECT r.task_id
-        FROM (SELECT DISTINCT type FROM unnest($1::text[]) AS named (type)) AS asked
-       CROSS JOIN LATERAL (
-             SELECT task_id, priority, pending_since FROM rollcall.ready
-              WHERE type = asked.type ${own}
-              ORDER BY priority DESC, pending_since, task_id
-              LIMIT $2 FOR UPDATE SKIP LOCKED) AS r
-       WHERE NOT EXISTS (SELECT 1 FROM again)
-       ORDER BY r.priority DESC, r.pending_since, r.task_id
-       LIMIT $2
-    ), taken AS (
-      DELETE FROM rollcall.ready WHERE task_id = ANY (ARRAY (SELECT task_id FROM picked)) RETURNING *
-    ), offered AS (
-      INSERT INTO rollcall.offers
-             (task_id, type, priority, pending_since, attempt, times_offered, claim_id, held_until, tenant)
-      SELECT task_id, type, priority, pending_since, attempt, times_offered + 1, $3,
-             clock_timestamp()
-               + least($4 * 2.0 ^ least(times_offered, 30), $5) * interval '1 millisecond',
-             tenant
-        FROM taken
-      ON CONFLICT (task_id) DO UPDATE SET
-        attempt = excluded.attempt, times_offered = excluded.times_offered, claim_id = excluded.claim_id,
-        pending_since = excluded.pending_since, held_until = excluded.held_until
-      RETURNING task_id, attempt, priority, pending_since
-    )
-    SELECT task_id, attempt, true AS again FROM again
-    UNION ALL
-    (SELECT task_id, attempt, false FROM offered ORDER BY priority DESC, pending_since, task_id)`,
-})
-
-const TAKE = taking('')
-const TAKE_OWN = taking('AND tenant = $6')
-
 export async function take(pool: Pool, { claimId, types, max, tenant }: TakeQuery): Promise<Taken[]> {
-  const values = [types, max, claimId, OFFER_HOLD_MS, OFFER_HOLD_MAX_MS]
-  const taken = await pool.query<{ task_id: string; attempt: number; again: boolean }>(
-    tenant === null ? { ...TAKE, values } : { ...TAKE_OWN, values: [...values, tenant] },
-  )
-  return taken.rows.map(row => ({ taskId: row.task_id, attempt: row.attempt, again: row.again }))
+  const { rows } = await pool.query<{ taken_id: string; its_attempt: number; again: boolean }>({
+    name: 'claim-take',
+    text: 'SELECT * FROM rollcall.take($1, $2, $3, $4, $5, $6)',
+    values: [types, max, claimId, OFFER_HOLD_MS, OFFER_HOLD_MAX_MS, tenant],
+  })
+  return rows.map(row => ({ taskId: row.taken_id, attempt: row.its_attempt, again: row.again }))
 }
 
 export async function takeToDispatch(
