@@ -37,8 +37,8 @@ export interface FollowerOptions {
   standbyMs?: number | undefined
 }
 
-/** The pause after a batch, longer after a larger one; the first event after a quiet time never waits. */
-const GATHER = { leastMs: 1, mostMs: 15, eventsPerMs: 10 }
+/** The pause after a batch; the first event after a quiet time never waits. */
+const GATHER_MS = 8
 const RESTART_MS = { first: 100, longest: 2_000 }
 
 export class Follower {
@@ -137,8 +137,9 @@ export class Follower {
     }
     this.#failure = null
     // A transaction costs much the same for one event as for a hundred, and a task that moved twice meanwhile is
-    // written once: under load events gather for a moment. Where more are waiting already there is no need to.
-    if (last && batch.length < READ_LIMITS.events) await sleep(gatherMs(batch.length), signal)
+    // written once, so events that follow each other closely gather for a moment. Where more are waiting already there is
+    // no need to.
+    if (last && batch.length < READ_LIMITS.events) await sleep(GATHER_MS, signal)
   }
 
   async #waitAfter(error: unknown, signal: AbortSignal): Promise<void> {
@@ -189,6 +190,3 @@ function sleep(ms: number, signal: AbortSignal): Promise<void> {
     signal.addEventListener('abort', done)
   })
 }
-
-const gatherMs = (events: number): number =>
-  Math.min(GATHER.mostMs, Math.max(GATHER.leastMs, events / GATHER.eventsPerMs))
