@@ -20,14 +20,17 @@ export class PostgresReadModel extends PostgresPlaces implements ReadModel {
 
   async #writeTogether(tasks: readonly Task[], step: Step): Promise<Written> {
     const written = await this.pool
-      .query<{ moved: string[] }>({
+      .query<{ moved: string[] | null }>({
         name: 'project-and-advance',
-        text: `SELECT rollcall.project($1, $2, $3, $4, $5, $6, $7, $8) AS moved,
-                      rollcall.advance_projector($9, $10, $11, $12, $13, $14, $15, $16)`,
-        values: [...projectArguments(tasks), ...advanceArguments(step)],
+        // All of them in most cases, whose ids then need not be written out and read.
+        text: `SELECT CASE WHEN cardinality(moved) < $17 THEN moved END AS moved,
+                      rollcall.advance_projector($9, $10, $11, $12, $13, $14, $15, $16)
+                 FROM rollcall.project($1, $2, $3, $4, $5, $6, $7, $8) AS moved`,
+        values: [...projectArguments(tasks), ...advanceArguments(step), tasks.length],
       })
       .catch(fenced)
-    return { moved: whichMoved(tasks, written.rows[0]!.moved), aside: [] }
+    const { moved } = written.rows[0]!
+    return { moved: moved ? whichMoved(tasks, moved) : [...tasks], aside: [] }
   }
 
   /** Task by task, so that the one at fault is set aside and the others are written. */
