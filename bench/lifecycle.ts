@@ -25,6 +25,7 @@ import { type BenchResult, machine, mean, median, poster, round, treeCpuSeconds 
 
 const LEASE_TOKEN = 'bench-lease-token-0000'
 const LIMIT_MS = 120_000
+const ROUNDS = 3
 
 type Post = ReturnType<typeof poster>['post']
 
@@ -242,48 +243,72 @@ function measurePeer(): Promise<PeerFigures> {
   })
 }
 
+type Round = Awaited<ReturnType<typeof measureRound>>
+
+/** Each part beside the peer's and a bare server's, minutes apart at most: the speed of a machine drifts. */
+async function measureRound(service: Service) {
+  const bare = [await barePosts()]
+  const single = await measure(service, TASKS, () => submitSingles(service.url, TASKS))
+  bare.push(await barePosts())
+  const batch = await measure(service, TASKS, post => submitBatches(post, TASKS))
+  bare.push(await barePosts())
+  const latency = await steady(service)
+  const peer = await measurePeer()
+  return { bare, single, batch, latency, peer }
+}
+
 export async function bench(): Promise<BenchResult> {
   const service = await startBenchService()
   try {
-    const bare = [await barePosts()]
-    const single = await measure(service, TASKS, () => submitSingles(service.url, TASKS))
-    bare.push(await barePosts())
-    const batch = await measure(service, TASKS, post => submitBatches(post, TASKS))
-    bare.push(await barePosts())
-    const latency = await steady(service)
-    const peer = await measurePeer()
+    const rounds: Round[] = []
+    while (rounds.length < ROUNDS) rounds.push(await measureRound(service))
     const { heapBytes } = await service.ask<{ heapBytes: number }>('usage')
+    const middle = (of: (round: Round) => number, digits?: number): number =>
+      round(median(rounds.map(of)), digits)
     return {
       bench: 'lifecycle',
       machine: machine(),
       figures: {
         tasks: TASKS,
+        rounds: ROUNDS,
         payload_bytes: Buffer.byteLength(JSON.stringify(payload)),
         single_concurrency: CONCURRENCY,
-        bare_posts_per_second: round(median(bare)),
-        single_submits_per_second: single.submitPerSecond,
-        single_lifecycles_per_second: single.lifecyclePerSecond,
-        single_cpu_us_per_task: single.cpuMicrosPerTask,
-        single_lifecycles_per_bare_post: round(single.lifecyclePerSecond / mean(bare.slice(0, 2)), 3),
+        bare_posts_per_second: middle(({ bare }) => median(bare)),
+        single_submits_per_second: middle(({ single }) => single.submitPerSecond),
+        single_lifecycles_per_second: middle(({ single }) => single.lifecyclePerSecond),
+        single_cpu_us_per_task: middle(({ single }) => single.cpuMicrosPerTask),
+        single_lifecycles_per_bare_post: middle(
+          ({ single, bare }) => single.lifecyclePerSecond / mean(bare.slice(0, 2)),
+          3,
+        ),
         batch_size: BATCH,
-        batch_submits_per_second: batch.submitPerSecond,
-        batch_lifecycles_per_second: batch.lifecyclePerSecond,
-        batch_cpu_us_per_task: batch.cpuMicrosPerTask,
-        batch_lifecycles_per_bare_post: round(batch.lifecyclePerSecond / mean(bare.slice(1)), 3),
+        batch_submits_per_second: middle(({ batch }) => batch.submitPerSecond),
+        batch_lifecycles_per_second: middle(({ batch }) => batch.lifecyclePerSecond),
+        batch_cpu_us_per_task: middle(({ batch }) => batch.cpuMicrosPerTask),
+        batch_lifecycles_per_bare_post: middle(
+          ({ batch, bare }) => batch.lifecyclePerSecond / mean(bare.slice(1)),
+          3,
+        ),
         worker_loops: WORKER_LOOPS,
         claim_max: CLAIM_MAX,
         steady_per_second: STEADY.perSecond,
-        steady_cpu_us_per_task: latency.cpuMicrosPerTask,
-        steady_p50_ms: round(latency.p50, 2),
-        steady_p95_ms: round(latency.p95, 2),
-        steady_p99_ms: round(latency.p99, 2),
-        peer_single_lifecycles_per_second: peer.singlePerSecond,
-        peer_batch_lifecycles_per_second: peer.batchPerSecond,
-        peer_steady_p50_ms: round(peer.steady.p50, 2),
-        peer_steady_p99_ms: round(peer.steady.p99, 2),
-        single_lifecycles_per_peer: round(single.lifecyclePerSecond / peer.singlePerSecond, 2),
-        batch_lifecycles_per_peer_single: round(batch.lifecyclePerSecond / peer.singlePerSecond, 2),
-        steady_p99_per_peer: round(latency.p99 / peer.steady.p99, 2),
+        steady_cpu_us_per_task: middle(({ latency }) => latency.cpuMicrosPerTask),
+        steady_p50_ms: middle(({ latency }) => latency.p50, 2),
+        steady_p95_ms: middle(({ latency }) => latency.p95, 2),
+        steady_p99_ms: middle(({ latency }) => latency.p99, 2),
+        peer_single_lifecycles_per_second: middle(({ peer }) => peer.singlePerSecond),
+        peer_batch_lifecycles_per_second: middle(({ peer }) => peer.batchPerSecond),
+        peer_steady_p50_ms: middle(({ peer }) => peer.steady.p50, 2),
+        peer_steady_p99_ms: middle(({ peer }) => peer.steady.p99, 2),
+        single_lifecycles_per_peer: middle(
+          ({ single, peer }) => single.lifecyclePerSecond / peer.singlePerSecond,
+          2,
+        ),
+        batch_lifecycles_per_peer_single: middle(
+          ({ batch, peer }) => batch.lifecyclePerSecond / peer.singlePerSecond,
+          2,
+        ),
+        steady_p99_per_peer: middle(({ latency, peer }) => latency.p99 / peer.steady.p99, 2),
         heap_after_gc_mib: round(heapBytes / 2 ** 20),
       },
     }
