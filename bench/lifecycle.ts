@@ -46,7 +46,7 @@ export async function startBenchService(
   const dataDir = mkdtempSync(join(tmpdir(), 'rollcall-bench-'))
   const child = fork(
     fileURLToPath(new URL('./service-process.ts', import.meta.url)),
-    [dataDir, join(dataDir, 'service.log'), ...(given ? [JSON.stringify(given)] : [])],
+    [dataDir, ...(given ? [JSON.stringify(given)] : [])],
     {
       execArgv: ['--import=tsx', '--expose-gc', '--max-semi-space-size=32'],
     },

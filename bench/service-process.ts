@@ -3,7 +3,7 @@
  * speaks with the bench over IPC: `usage` answers heap after a collection and CPU used so far.
  */
 
-import { destination } from 'pino'
+import { LogFile } from '../src/cli/log-file.ts'
 import { fileConfigSchema, serviceConfig } from '../src/runtime/config.ts'
 import { startEmbeddedPostgres } from '../src/runtime/embedded-postgres.ts'
 import { createLogger } from '../src/runtime/logging.ts'
@@ -20,15 +20,16 @@ export interface ServiceSettings {
   roles?: readonly string[]
 }
 
-const [dataDir, logFile, given] = process.argv.slice(2)
-if (!dataDir || !logFile || !process.send) throw new Error('this program is started by the bench')
+const [dataDir, given] = process.argv.slice(2)
+if (!dataDir || !process.send) throw new Error('this program is started by the bench')
 
 const { databaseUrl, kafkaBrokers = [], types = {}, roles }: ServiceSettings = JSON.parse(given ?? '{}')
 const postgres = databaseUrl === undefined ? await startEmbeddedPostgres({ dataDir }) : null
 const url = postgres?.url ?? databaseUrl
 if (postgres) await migrate(postgres.url)
 const logLevel = 'info'
-const logger = createLogger(logLevel, destination({ dest: logFile, sync: false, minLength: 4096 }))
+// As `rollcall dev` does.
+const logger = createLogger(logLevel, new LogFile(dataDir))
 const service = await startService({
   ...serviceConfig({ databaseUrl: url, port: 0, logLevel, kafkaBrokers, ...(roles && { roles }) }),
   file: fileConfigSchema.parse({ types }),
