@@ -5,7 +5,7 @@
 import type { ConnectionOptions } from 'node:tls'
 import type { BaseLogger } from 'pino'
 import { BrokerUnavailableError } from '../broker.ts'
-import { growing, pause } from '../deadline.ts'
+import { DeadlineError, growing, pause, within } from '../deadline.ts'
 import { assertCompatible, BrokerIncompatibleError } from './compatibility.ts'
 
 export interface ContactOptions {
@@ -38,15 +38,19 @@ export class Contact {
     return this.#answer
   }
 
-  /** As {@link ask}, and asks again for so long while nobody answers. */
+  /** As {@link ask}, and asks again for so long while nobody answers. Says why the last ask failed that had an end. */
   async reach(ms: number, signal: AbortSignal): Promise<void> {
     const deadline = performance.now() + ms
+    let reason: unknown
     for (let failures = 1; ; failures++) {
       try {
-        return await this.ask()
+        return await within(this.ask(), deadline - performance.now(), 'The first contact with the broker')
       } catch (error) {
+        const isOver = error instanceof DeadlineError
+        if (!isOver || reason === undefined) reason = error
         const pauseMs = growing(failures, POLL)
-        if (isForGood(error) || signal.aborted || performance.now() + pauseMs > deadline) throw error
+        if (isOver || isForGood(error) || signal.aborted || performance.now() + pauseMs > deadline)
+          throw reason
         await pause(pauseMs, signal)
       }
     }

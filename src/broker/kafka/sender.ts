@@ -17,6 +17,8 @@ const RECORD_OVERHEAD_BYTES = 64
 /** Sends that are under way, those included that nobody waits for any more. */
 const MOST_SENDS = 1_000
 const ALL_REPLICAS = -1
+/** So much earlier than a send the first contact ends, which knows why nobody was reached. */
+const REASON_MS = 50
 
 export interface SenderOptions {
   kafka: Kafka
@@ -74,7 +76,7 @@ export class Sender {
       if (performance.now() > deadline)
         throw new BrokerUnavailableError('Its time was over before its last part.')
       try {
-        await this.#contact.reach(deadline - performance.now(), this.#closing.signal)
+        await this.#contact.reach(deadline - performance.now() - REASON_MS, this.#closing.signal)
         await this.#sendChunk(topic, chunk)
       } catch (error) {
         if (!(portError(error, topic) instanceof RecordRefusedError)) throw error

@@ -99,6 +99,22 @@ t.test(
   },
 )
 
+t.test(
+  'a send whose time is over while the broker is asked once more says why it was not reached before',
+  async t => {
+    let connections = 0
+    const address = await listener(t, socket => {
+      if (++connections === 1) socket.end()
+    })
+    const { broker } = open(t, { brokers: [address] }, { connectMs: 5_000, sendMs: 1_000 })
+    await t.rejects(broker.send('any', [record('a')]), {
+      code: 'broker_unavailable',
+      message: /closed the connection/,
+    })
+    t.equal(connections, 2)
+  },
+)
+
 /** As Kafka may be one day: of these it takes no version that we know. */
 const RAISED = FITTING.map(([key, lowest, highest]): Ranges[number] =>
   key === CLIENT_APIS.Produce.key ? [key, highest + 1, highest + 9] : [key, lowest, highest],
