@@ -1,6 +1,6 @@
 /** A broker that outlived the process that started it (both that and its guard were killed) is stopped by the next. */
 
-import { readFile, writeFile } from 'node:fs/promises'
+import { readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { BaseLogger } from 'pino'
@@ -21,14 +21,18 @@ const aProcess = z.object({ pid: z.int().positive(), identity: z.string() })
 export async function noteBroker(folder: string, pid: number): Promise<void> {
   const identity = await processIdentity(pid)
   // It may have ended already: then there is nothing to note.
-  if (identity !== undefined) await writeFile(join(folder, FILE), JSON.stringify({ pid, identity }))
+  if (identity === undefined) return
+  // Never half of it, whoever is killed and whoever reads meanwhile.
+  const unfinished = join(folder, `${FILE}.unfinished`)
+  await writeFile(unfinished, JSON.stringify({ pid, identity }))
+  await rename(unfinished, join(folder, FILE))
 }
 
 /** Only to be called by the owner of the folder. @throws KafkaBrokerError `stop_failed` */
 export async function stopLeftover(folder: string, logger?: BaseLogger): Promise<void> {
   const text = await readFile(join(folder, FILE), 'utf8').catch(() => '')
   const found = aProcess.safeParse(parsed(text))
-  if (!found.success) return // none was ever here, or its owner was killed while it wrote
+  if (!found.success) return // none was ever here
   const broker = found.data
   if (!(await lives(broker))) return
   logger?.warn({ pid: broker.pid }, 'stopping a Kafka broker that outlived its owner')
