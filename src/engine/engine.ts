@@ -8,20 +8,15 @@
  * member back to `taken`, a bounded number of times. An answer that stores nothing (repeated, refused) is given
  * only after the task was caught up with its stream, so that no stale cache can say no.
  */
-import { randomUUID } from 'node:crypto'
 import type { Logger } from 'pino'
 import type { CommandEnvelope } from '../domain/commands.ts'
 import { type Decision, decide } from '../domain/decide.ts'
-import type { Instant, LifecycleRef, RecordedEvent, TaskEvent } from '../domain/events.ts'
-import { evolve } from '../domain/evolve.ts'
+import type { Instant, LifecycleRef, TaskEvent } from '../domain/events.ts'
 import { type LifecycleDefinition, STANDARD_LIFECYCLE } from '../domain/lifecycle.ts'
 import type { Task } from '../domain/task.ts'
-import { eventBytes } from '../eventlog/check-append.ts'
-import { encodeEvent, streamOf } from '../eventlog/codec.ts'
 import {
-  type Append,
   type AppendResult,
-  type EncodedEvent,
+  EVENT_BYTES_MAX,
   type EventLog,
   LogSealedError,
   LogUnavailableError,
@@ -31,6 +26,7 @@ import { AppendRetrier } from './append-retrier.ts'
 import type { Clock } from './clock.ts'
 import { CommandQueues, type FingerprintOf, type Waiting } from './command-queues.ts'
 import { type Lifecycles, UnknownLifecycleError } from './lifecycles.ts'
+import { appendOf, type Stage, stageEvent } from './stage.ts'
 import { TaskCache } from './task-cache.ts'
 import { type Loaded, TaskReader, taskIn } from './task-reader.ts'
 
@@ -46,6 +42,18 @@ export interface EngineOptions {
   /** How long an append of unknown outcome is repeated before the command is answered `log_unavailable`. */
   appendDeadlineMs?: number
   observer?: AnswerObserver
+  /** Asked for each submit that is about to be stored: whether somebody has a command for the task that it makes. */
+  followUp?: (task: Task) => FollowUp | null
+}
+
+/**
+ * A command that goes into the log with the submit before it, as one append: both are stored or none is. It is decided on
+ * what the submit makes of the task.
+ */
+export interface FollowUp {
+  envelope: CommandEnvelope
+  /** Told once; null where the command was not taken up, and nothing of it stored. */
+  resolve: (answer: Answer | null) => void
 }
 
 export const ENGINE_LIMITS = {
@@ -71,9 +79,15 @@ interface Decided {
 }
 
 interface Staged extends Decided {
-  append: Append
-  encoded: EncodedEvent
-  recorded: RecordedEvent
+  stage: Stage
+  /** What goes into the log with it. */
+  followed: Followed | null
+}
+
+interface Followed extends FollowUp {
+  stage: Stage
+  /** performance.now() when it was asked for. */
+  since: number
 }
 
 export class Engine {
@@ -168,9 +182,9 @@ export class Engine {
 
   async #fly(): Promise<void> {
     const members = this.#queues.take(ENGINE_LIMITS.flightTasks)
+    const staged: Staged[] = []
     try {
       this.#answerOverdue(members)
-      const staged: Staged[] = []
       let bytes = 0
       for (const one of await this.#decideAll(members)) {
         const event = eventOf(one.decision)
@@ -178,18 +192,49 @@ export class Engine {
           this.#answer(one.member, answerWithoutEvent(one))
           continue
         }
-        const stage = this.#alone(one.member, () => this.#stage(one, event))
+        const stage = this.#alone(one.member, () => stageEvent(one.member.envelope, one.task, event, one.now))
         if (!stage) continue
-        const size = eventBytes(stage.encoded)
-        if (staged.length > 0 && bytes + size > ENGINE_LIMITS.flightBytes) this.#takeBack(one.member)
+        if (staged.length > 0 && bytes + stage.bytes > ENGINE_LIMITS.flightBytes) this.#takeBack(one.member)
         else {
-          bytes += size
-          staged.push(stage)
+          bytes += stage.bytes
+          staged.push({ ...one, stage, followed: null })
         }
       }
+      this.#followUp(staged, bytes)
       await this.#append(staged)
     } catch (error) {
       this.#failFlight(members, error)
+      for (const { followed } of staged) if (followed) this.#tell(followed, failed(error))
+    }
+  }
+
+  /** Lets others follow the submits of a flight, the most urgent first, as far as it has room. */
+  #followUp(staged: readonly Staged[], bytes: number): void {
+    const { followUp } = this.#options
+    if (!followUp) return
+    const urgency = ({ stage }: Staged): number => stage.task.priority
+    for (const one of staged.filter(isSubmit).sort((a, b) => urgency(b) - urgency(a))) {
+      if (bytes > ENGINE_LIMITS.flightBytes) return
+      const asked = followUp(one.stage.task)
+      if (!asked) continue
+      one.followed = this.#stageFollowUp(one, asked)
+      if (one.followed) bytes += one.followed.stage.bytes
+      else asked.resolve(null)
+    }
+  }
+
+  /** What fails or is refused here costs the submit nothing. */
+  #stageFollowUp({ stage }: Staged, asked: FollowUp): Followed | null {
+    const { envelope } = asked
+    try {
+      const { decision, now } = this.#decide(envelope, stage.task, null)
+      if (decision.kind !== 'accepted') return null
+      const next = stageEvent(envelope, stage.task, decision.event, now)
+      if (stage.bytes + next.bytes > EVENT_BYTES_MAX) return null
+      return { ...asked, stage: next, since: performance.now() }
+    } catch (error) {
+      this.#options.logger.error({ taskId: envelope.taskId, err: error }, 'a follow-up failed')
+      return null
     }
   }
 
@@ -228,7 +273,8 @@ export class Engine {
     return pairs
       .filter(({ member }) => member.taken)
       .flatMap(({ member, task, current }) => {
-        const decided = this.#alone(member, () => this.#decide(member, task))
+        const { envelope, fingerprintOf } = member
+        const decided = this.#alone(member, () => this.#decide(envelope, task, fingerprintOf))
         return decided ? [{ member, task, current, ...decided }] : []
       })
   }
@@ -246,7 +292,7 @@ export class Engine {
 
   /** Definitions that left the configuration are read from the log once; without one nothing can be decided. */
   async #learnLifecycle(member: Waiting, task: Task | null): Promise<void> {
-    const ref = refOf(member, task)
+    const ref = refOf(member.envelope, task)
     if (!ref || this.#options.lifecycles.known(ref)) return
     try {
       await this.#options.lifecycles.fetch(ref)
@@ -272,12 +318,15 @@ export class Engine {
     return loaded
   }
 
-  #decide(member: Waiting, task: Task | null): { decision: Decision; now: Instant } {
-    const { envelope, fingerprintOf } = member
+  #decide(
+    envelope: CommandEnvelope,
+    task: Task | null,
+    fingerprintOf: FingerprintOf | null,
+  ): { decision: Decision; now: Instant } {
     const { command } = envelope
     // Clocks of two processes differ a little; a stream's time never goes back.
     const now = Math.max(this.#options.clock.now(), task?.updatedAt ?? 0)
-    const ref = refOf(member, task)
+    const ref = refOf(envelope, task)
     const definition = (ref && this.#options.lifecycles.known(ref)) ?? STANDARD_LIFECYCLE
     const asked =
       command.trigger === 'SUBMIT' && task && fingerprintOf
@@ -287,33 +336,10 @@ export class Engine {
     return { decision: decide(task, asked, { now, random, definition }), now }
   }
 
-  #stage(one: Decided, event: TaskEvent): Staged {
-    const { envelope } = one.member
-    const stream = streamOf(envelope.taskId)
-    const { encoded, recorded } = encodeEvent(
-      stream,
-      one.task ? one.task.revision + 1 : 0,
-      randomUUID(),
-      event,
-      {
-        at: one.now,
-        actor: envelope.actor,
-        source: envelope.source,
-        commandId: envelope.commandId,
-        correlationId: envelope.correlationId,
-        causationId: envelope.causationId,
-        trace: envelope.trace,
-        prevHash: one.task?.hash ?? null,
-      },
-    )
-    const append: Append = { stream, expected: one.task?.revision ?? 'no_stream', events: [encoded] }
-    return { ...one, append, encoded, recorded }
-  }
-
   async #append(staged: readonly Staged[]): Promise<void> {
     const storable = this.#options.lifecycles.stored ? staged : await this.#withDefinitions(staged)
     if (storable.length === 0) return
-    const results = await this.#retrier.append(storable.map(({ append }) => append))
+    const results = await this.#retrier.append(storable.map(one => appendOf(one.task, stagesOf(one))))
     storable.forEach((one, index) => {
       this.#settle(one, results[index]!)
     })
@@ -321,7 +347,6 @@ export class Engine {
 
   /** A task pins its definition, so that has to be in the log first: without it submits are refused. */
   async #withDefinitions(staged: readonly Staged[]): Promise<readonly Staged[]> {
-    const isSubmit = ({ member }: Staged): boolean => member.envelope.command.trigger === 'SUBMIT'
     if (!staged.some(isSubmit)) return staged
     try {
       await this.#options.lifecycles.store()
@@ -329,23 +354,30 @@ export class Engine {
     } catch (error) {
       if (!(error instanceof LogUnavailableError))
         this.#options.logger.error({ err: error }, 'the lifecycles cannot be stored')
-      for (const { member } of staged.filter(isSubmit)) this.#answer(member, failed(error))
+      for (const { member, followed } of staged.filter(isSubmit)) {
+        followed?.resolve(null)
+        this.#answer(member, failed(error))
+      }
       return staged.filter(one => !isSubmit(one))
     }
   }
 
   #settle(one: Staged, result: AppendResult): void {
-    const { member, decision, recorded } = one
+    const { member, decision, stage, followed } = one
     const { taskId } = member.envelope
+    if (result.kind !== 'appended') followed?.resolve(null)
     switch (result.kind) {
       case 'appended': {
-        const task = evolve(taskId, one.task, recorded)
-        this.#cache.set(task, one.encoded.data.length)
+        const { task, recorded } = stage
+        for (const { task, encoded } of stagesOf(one)) this.#cache.set(task, encoded.data.length)
         const answer: Answer =
           decision.kind === 'refused'
             ? { kind: 'refused', ...decision.refusal, task }
             : { kind: 'accepted', from: one.task?.status ?? null, task, event: recorded }
         this.#answer(member, answer)
+        if (!followed) return
+        const { task: next, recorded: event } = followed.stage
+        this.#tell(followed, { kind: 'accepted', from: task.status, task: next, event })
         return
       }
       case 'conflict':
@@ -380,9 +412,13 @@ export class Engine {
 
   #answer(member: Waiting, answer: Answer): void {
     this.#queues.done(member)
-    logAnswer(this.#options.logger, member.envelope, answer)
-    this.#observe(member.envelope, answer, member.since)
-    member.resolve(answer)
+    this.#tell(member, answer)
+  }
+
+  #tell({ envelope, since, resolve }: Pick<Waiting, 'envelope' | 'since' | 'resolve'>, answer: Answer): void {
+    logAnswer(this.#options.logger, envelope, answer)
+    this.#observe(envelope, answer, since)
+    resolve(answer)
   }
 
   #turnAway(envelope: CommandEnvelope, code: 'shutting_down' | 'overloaded'): Answer {
@@ -403,10 +439,15 @@ export class Engine {
   }
 }
 
+const isSubmit = ({ member, decision }: Staged): boolean =>
+  member.envelope.command.trigger === 'SUBMIT' && decision.kind === 'accepted'
+
+const stagesOf = ({ stage, followed }: Staged): Stage[] => (followed ? [stage, followed.stage] : [stage])
+
 /** The definition that decides: the task's own, or the one it is submitted with; null for a task that is not there. */
-function refOf({ envelope }: Waiting, task: Task | null): LifecycleRef | null {
+function refOf({ command }: CommandEnvelope, task: Task | null): LifecycleRef | null {
   if (task) return task.lifecycle
-  return envelope.command.trigger === 'SUBMIT' ? envelope.command.lifecycle : null
+  return command.trigger === 'SUBMIT' ? command.lifecycle : null
 }
 
 function eventOf(decision: Decision): TaskEvent | null {

@@ -133,6 +133,7 @@ export async function startService(options: ServiceOptions): Promise<Service> {
         refusals.record(envelope, answer)
         if (answer.kind === 'accepted') estimates.ended(answer.task)
       },
+      followUp: task => (offerable(task) ? signal.hand(task) : null),
       appendDeadlineMs: APPEND_MS,
       logger: logger.child({ part: 'engine' }),
     })

@@ -1,8 +1,12 @@
 /**
  * Wakes claims that wait when work of their type becomes ready in this process. It is a hint: a claim also
  * looks by itself at short intervals, so work that another process made ready is found as well.
+ *
+ * A claim that waits can have a task before it is ready: with the submit that makes it (`hand`).
  */
 import { LRUCache } from 'lru-cache'
+import type { PendingTask } from '../domain/task.ts'
+import type { FollowUp } from '../engine/engine.ts'
 
 /** How often work is looked for without an announcement. */
 export const LOOK_MS = 500
@@ -21,9 +25,16 @@ interface Wanted {
   tenant: string | null
 }
 
+/** Takes a task that is about to be stored, by the command that starts it. */
+export type Take = (task: PendingTask) => FollowUp
+
 interface Waiter extends Wanted {
   wants: number
   wake: () => void
+  /** Null where it takes nothing that way. */
+  take: Take | null
+  /** It has taken some, and wakes at the end of this turn. */
+  taking: boolean
 }
 
 /** A look for work. It ends by `wait` or by `end`. */
@@ -31,8 +42,10 @@ export interface Look {
   /**
    * Waits until work that the look is for is announced, the time is over or the signal is aborted; not at all where it was
    * announced since the look began.
+   *
+   * @param take takes up to `wants` tasks that are submitted meanwhile; with the first of them the wait ends
    */
-  wait(wants: number, ms: number, signal: AbortSignal): Promise<void>
+  wait(wants: number, ms: number, signal: AbortSignal, take?: Take): Promise<void>
   /** It took all there was: until something is announced, the next look may rest. */
   foundEnd(): void
   end(): void
@@ -40,6 +53,8 @@ export interface Look {
 
 export class WorkSignal {
   readonly #waiters = new Set<Waiter>()
+  /** Those that take what is handed to them, by type. */
+  readonly #takers = new Map<string, Set<Waiter>>()
   readonly #looks = new Set<Wanted & { missed: boolean }>()
   /** Of what the last look took all there was, and when. */
   readonly #empty = new LRUCache<string, number>({ max: EMPTY_MAX })
@@ -57,9 +72,26 @@ export class WorkSignal {
       this.#empty.delete(keyOf(type, null))
       if (tenant !== null) this.#empty.delete(keyOf(type, tenant))
     }
-    for (const waiter of this.#waiters) if (left.take(waiter, waiter.wants)) waiter.wake()
+    for (const waiter of this.#waiters) if (!waiter.taking && left.take(waiter, waiter.wants)) waiter.wake()
     // What no waiter was woken for.
     for (const look of this.#looks) if (left.has(look)) look.missed = true
+  }
+
+  /**
+   * Hands a task that is about to be stored to a waiter that can use it, the oldest first.
+   *
+   * @returns its START, which is to be stored with the task; null where nobody waits for it
+   */
+  hand(task: PendingTask): FollowUp | null {
+    for (const waiter of this.#takers.get(task.type) ?? []) {
+      if (waiter.wants === 0 || (waiter.tenant !== null && waiter.tenant !== task.tenant)) continue
+      waiter.wants--
+      // What is handed out in the same turn is taken too.
+      if (!waiter.taking) queueMicrotask(waiter.wake)
+      waiter.taking = true
+      return waiter.take!(task)
+    }
+    return null
   }
 
   /** For how long a look would find nothing, as far as is known: all was taken and nothing announced since. */
@@ -77,9 +109,9 @@ export class WorkSignal {
     const look = { types: new Set(types), tenant, missed: false }
     this.#looks.add(look)
     return {
-      wait: async (wants, ms, signal) => {
+      wait: async (wants, ms, signal, take) => {
         this.#looks.delete(look)
-        if (!look.missed) await this.#wait(look, wants, ms, signal)
+        if (!look.missed) await this.#wait(look, wants, ms, signal, take ?? null)
       },
       foundEnd: () => {
         if (!look.missed)
@@ -89,20 +121,44 @@ export class WorkSignal {
     }
   }
 
-  #wait({ types, tenant }: Wanted, wants: number, ms: number, signal: AbortSignal): Promise<void> {
+  #wait(
+    { types, tenant }: Wanted,
+    wants: number,
+    ms: number,
+    signal: AbortSignal,
+    take: Take | null,
+  ): Promise<void> {
     return new Promise(resolve => {
       if (signal.aborted) return resolve()
       const done = (): void => {
         clearTimeout(timer)
         this.#waiters.delete(waiter)
+        if (take) this.#leaveTakers(waiter)
         signal.removeEventListener('abort', done)
         resolve()
       }
       const timer = setTimeout(done, ms)
-      const waiter: Waiter = { types, tenant, wants, wake: done }
+      const waiter: Waiter = { types, tenant, wants, wake: done, take, taking: false }
       this.#waiters.add(waiter)
+      if (take) this.#joinTakers(waiter)
       signal.addEventListener('abort', done)
     })
+  }
+
+  #joinTakers(waiter: Waiter): void {
+    for (const type of waiter.types) {
+      const takers = this.#takers.get(type)
+      if (takers) takers.add(waiter)
+      else this.#takers.set(type, new Set([waiter]))
+    }
+  }
+
+  #leaveTakers(waiter: Waiter): void {
+    for (const type of waiter.types) {
+      const takers = this.#takers.get(type)
+      takers?.delete(waiter)
+      if (takers?.size === 0) this.#takers.delete(type)
+    }
   }
 }
 

@@ -113,6 +113,7 @@ export class Service {
     const tables = reachTables(this.#world, by, this.#storage.tables)
     const clock = { now: () => Date.now() }
     const cache = new TaskCache({ tasks: 100, bytes: 1024 * 1024 })
+    const signal: WorkSignal = new WorkSignal(() => projector.mode === 'projecting')
     this.engine = new Engine({
       log,
       clock,
@@ -120,8 +121,8 @@ export class Service {
       cache,
       logger: SILENT,
       appendDeadlineMs: APPEND_DEADLINE_MS,
+      followUp: task => (offerable(task) ? signal.hand(task) : null),
     })
-    const signal: WorkSignal = new WorkSignal(() => projector.mode === 'projecting')
     const projector: Projector = new Projector({
       log,
       readModel: tables,

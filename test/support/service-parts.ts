@@ -219,9 +219,10 @@ export async function openParts(t: Test, url: string, options: PartsOptions = {}
   const sampled = options.clock ? null : await DatabaseClock.start(pool, SILENT)
   const clock = options.clock ?? sampled!
   const cache = new TaskCache()
-  const engine = await startEngine(log, { clock, cache, logger, ...options.engine })
-  const workState = new PostgresWorkState(pool)
   const signal: WorkSignal = new WorkSignal(() => projector.mode === 'projecting')
+  const followUp = (task: Task) => (offerable(task) ? signal.hand(task) : null)
+  const engine = await startEngine(log, { clock, cache, logger, followUp, ...options.engine })
+  const workState = new PostgresWorkState(pool)
   const projector: Projector = new Projector({
     log,
     readModel: new PostgresReadModel(pool),
