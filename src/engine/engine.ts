@@ -217,21 +217,22 @@ export class Engine {
       if (bytes > ENGINE_LIMITS.flightBytes) return
       const asked = followUp(one.stage.task)
       if (!asked) continue
-      one.followed = this.#stageFollowUp(one, asked)
-      if (one.followed) bytes += one.followed.stage.bytes
-      else asked.resolve(null)
+      const stage = this.#stageFollowUp(one.stage, asked.envelope)
+      if (!stage) asked.resolve(null)
+      else {
+        bytes += stage.bytes
+        one.followed = { ...asked, stage, since: performance.now() }
+      }
     }
   }
 
-  /** What fails or is refused here costs the submit nothing. */
-  #stageFollowUp({ stage }: Staged, asked: FollowUp): Followed | null {
-    const { envelope } = asked
+  /** @returns null where it fails or is refused, or has no room in the append: that costs the submit nothing */
+  #stageFollowUp({ task, bytes }: Stage, envelope: CommandEnvelope): Stage | null {
     try {
-      const { decision, now } = this.#decide(envelope, stage.task, null)
+      const { decision, now } = this.#decide(envelope, task, null)
       if (decision.kind !== 'accepted') return null
-      const next = stageEvent(envelope, stage.task, decision.event, now)
-      if (stage.bytes + next.bytes > EVENT_BYTES_MAX) return null
-      return { ...asked, stage: next, since: performance.now() }
+      const stage = stageEvent(envelope, task, decision.event, now)
+      return bytes + stage.bytes > EVENT_BYTES_MAX ? null : stage
     } catch (error) {
       this.#options.logger.error({ taskId: envelope.taskId, err: error }, 'a follow-up failed')
       return null

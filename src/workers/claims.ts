@@ -133,7 +133,8 @@ export class Claims {
 
   async #takeAndStartNow(claim: Claim): Promise<Taking> {
     const { claimId, types, max, tenant } = claim
-    const taken = this.#handed.get(keyOf(claim)) ?? (await this.#workState.take({ claimId, types, max, tenant }))
+    const taken =
+      this.#handed.get(keyOf(claim)) ?? (await this.#workState.take({ claimId, types, max, tenant }))
     const tookAll = taken.length < max && !taken[0]?.again
     if (taken.length === 0) return { started: [], tookAll }
     const answers = await this.#engine.executeMany(
@@ -171,8 +172,9 @@ function startedBy(answers: readonly Answer[], claim: Claim): ProcessingTask[] {
   return started
 }
 
-/** Ids of claims are workers' words: another tenant's claim of the same id is another claim. Names have no space. */
-const keyOf = ({ tenant, claimId }: Claim): string => `${tenant ?? ''} ${claimId}`
+/** Ids of claims are workers' words: the same id of another tenant, or with another token, is another claim. */
+const keyOf = ({ tenant, claimId, leaseTokenHash }: Claim): string =>
+  JSON.stringify([tenant, claimId, leaseTokenHash])
 
 function startOf(taskId: string, attempt: number, claim: Claim): CommandEnvelope {
   return {

@@ -43,6 +43,10 @@ export class Places {
     return other === eventId ? 'its own' : `${position}, which is that of ${other}`
   }
 
+  knows(eventId: string): boolean {
+    return this.#positions.has(eventId)
+  }
+
   /** The same place in the log with this identity. */
   checkpoint(from: Checkpoint | null, logId: string): Checkpoint | null {
     if (from === null) return null
@@ -71,6 +75,8 @@ export function recording(log: EventLog): Recording {
   const calls: Call[] = []
   const followed: Followed[] = []
   const places = new Places()
+  /** Streams of events that others follow in one append, whose answer says where the last one stands. */
+  const streams = new Map<string, string>()
   const keep = async <T>(
     what: string,
     writes: boolean,
@@ -94,14 +100,17 @@ export function recording(log: EventLog): Recording {
     followed,
     log: {
       id: log.id,
-      appendMany: appends =>
-        keep(
+      appendMany: appends => {
+        for (const { stream, events } of appends)
+          for (const { id } of events.slice(0, -1)) streams.set(id, stream)
+        return keep(
           `append to ${appends.map(({ stream, expected }) => `${stream} at ${expected}`).join(', ')}`,
           true,
           log => log.appendMany(appends),
           (results, _, places) =>
             results.map((result, index) => seenResult(places, appends[index]!.events.at(-1)!.id, result)),
-        ),
+        )
+      },
       readStream: (stream, from, limit) =>
         keep(
           `read ${stream} from ${from}`,
@@ -136,7 +145,12 @@ export function recording(log: EventLog): Recording {
           false,
           log => log.countAfter(from, limit),
           count => count,
-          (log, places) => log.countAfter(places.checkpoint(from, log.id), limit),
+          async (log, places) => {
+            const stream = from && !places.knows(from.eventId) && streams.get(from.eventId)
+            if (stream)
+              for (const event of (await log.readStream(stream, 0, 1_000)).events) seenEvent(places, event)
+            return log.countAfter(places.checkpoint(from, log.id), limit)
+          },
         ),
       follow: (from, onBatch, signal) => {
         const one: Followed = { from, events: [] }

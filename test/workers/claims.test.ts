@@ -4,7 +4,7 @@ import t from 'tap'
 import type { ProcessingTask } from '../../src/domain/task.ts'
 import type { Engine } from '../../src/engine/engine.ts'
 import { LogUnavailableError } from '../../src/eventlog/event-log.ts'
-import { Claims } from '../../src/workers/claims.ts'
+import { type Claim, Claims } from '../../src/workers/claims.ts'
 import { type Work, WorkSignal } from '../../src/workers/work-signal.ts'
 import type { WorkState } from '../../src/workers/work-state.ts'
 import { cancel, fail, retry, start, succeed, TOKEN_A, TOKEN_B } from '../domain/specification.ts'
@@ -20,6 +20,7 @@ import {
   startEngine,
   startParts,
   submitTasks,
+  submitting,
   typesOf,
   until,
   wrapLog,
@@ -423,6 +424,159 @@ t.test('a START that failed for a passing reason keeps its offer', async t => {
   await t.rejects(refused, { code: 'log_unavailable' }, 'the worker is told to ask again')
   t.equal(await countOf(parts, 'offers'), 1)
   t.equal((await parts.claims.claim(claim, NEVER)).length, 1)
+})
+
+/** Claims that wait where nothing is projected: all they can have is what they are handed. */
+async function waitingClaims(t: Parameters<typeof startParts>[0], ...claims: Claim[]) {
+  const parts = await startParts(t)
+  let looked = 0
+  const looks = signalled()
+  const workState: WorkState = {
+    ...parts.workState,
+    take: async claim => {
+      const taken = await parts.workState.take(claim)
+      if (++looked === claims.length) looks.resolve()
+      return taken
+    },
+  }
+  const all = new Claims(workState, parts.engine, parts.signal)
+  const waiting = claims.map(claim => all.claim(claim, NEVER))
+  await looks.promise
+  // Behind its look each of them waits.
+  await new Promise(setImmediate)
+  return { ...parts, claims: all, waiting }
+}
+
+t.test('a claim that waits is handed what is submitted, which never was ready', async t => {
+  const claim = aClaim({ waitMs: 20_000 })
+  const parts = await waitingClaims(t, claim)
+  const [first, second] = (await submitTasks(parts.engine, 2)) as [string, string]
+  const [handed] = await Promise.all(parts.waiting)
+  t.strictSame(idsOf(handed!), [first, second])
+  t.match(handed, [
+    { status: 'PROCESSING', attempt: 1, worker: claim.worker, startCommandId: claim.claimId },
+    {},
+  ])
+  t.strictSame(await typesOf(parts.log, first), ['TaskSubmitted', 'TaskStarted'])
+  parts.projector.start()
+  await parts.projected()
+  t.equal(await countOf(parts, 'ready'), 0)
+  t.equal(await countOf(parts, 'offers'), 0)
+  t.strictSame(
+    await parts.rows(
+      'SELECT status, revision, claim_id FROM rollcall.tasks JOIN rollcall.leases USING (task_id)',
+    ),
+    [1, 2].map(() => ({ status: 'PROCESSING', revision: 1, claim_id: claim.claimId })),
+  )
+  mustBe('accepted', await parts.engine.execute(ask(first, succeed())))
+})
+
+t.test(
+  'a claim is handed its types, its tenant and as many as it asks for; the oldest claim first',
+  async t => {
+    const claims = [
+      aClaim({ types: ['report'], waitMs: 20_000 }),
+      aClaim({ tenant: 'acme', waitMs: 20_000 }),
+      aClaim({ max: 2, waitMs: 20_000 }),
+      aClaim({ types: ['report', 'image.generate'], waitMs: 20_000 }),
+    ]
+    const { engine, waiting } = await waitingClaims(t, ...claims)
+    const ids = await submitTasks(engine, 5, index => ({
+      tenant: index === 1 ? 'acme' : null,
+      ...(index === 4 && { type: 'report' }),
+    }))
+    const handed = await Promise.all(waiting)
+    t.strictSame(
+      handed.map(idsOf),
+      [[4], [1], [0, 2], [3]].map(which => which.map(index => ids[index])),
+    )
+  },
+)
+
+t.test(
+  'a claim is handed the most urgent of what is submitted together, and nothing that is delayed',
+  async t => {
+    const { engine, waiting } = await waitingClaims(t, aClaim({ max: 2, waitMs: 20_000 }))
+    const ids = await submitTasks(engine, 4, index => ({
+      priority: index,
+      ...(index === 3 && { delayMs: 60_000 }),
+    }))
+    t.strictSame(idsOf((await Promise.all(waiting))[0]!), [ids[2], ids[1]])
+    t.match(engine.known(ids[0]!), { status: 'PENDING' })
+  },
+)
+
+t.test(
+  'a claim that was handed tasks and asks again with its id has them, projected or not, and no others',
+  async t => {
+    const claim = aClaim({ max: 2, waitMs: 20_000 })
+    const parts = await waitingClaims(t, claim)
+    const ids = (await submitTasks(parts.engine, 3)) as [string, string, string]
+    await Promise.all(parts.waiting)
+    const again = async (over: Partial<Claim> = {}) =>
+      idsOf(await parts.claims.claim({ ...claim, waitMs: 0, ...over }, NEVER))
+    t.strictSame(await again(), ids.slice(0, 2))
+    t.strictSame(await again({ tenant: 'acme' }), [], "of that id, but another tenant's")
+    t.strictSame(await again({ leaseTokenHash: TOKEN_B }), [], 'by another token')
+    mustBe('accepted', await parts.engine.execute(ask(ids[0], succeed())))
+    t.strictSame(await again(), [ids[1]])
+    parts.projector.start()
+    await parts.projected()
+    t.strictSame(await again(), [ids[1]])
+    t.strictSame(
+      idsOf(
+        await new Claims(parts.workState, parts.engine, parts.signal).claim({ ...claim, waitMs: 0 }, NEVER),
+      ),
+      [ids[1]],
+      'another process finds it by its lease',
+    )
+    mustBe('accepted', await parts.engine.execute(ask(ids[1], succeed())))
+    await parts.projected()
+    t.strictSame(await again(), [ids[2]], 'all of it has ended: what it takes is new')
+    for (const taskId of ids)
+      t.equal((await typesOf(parts.log, taskId)).filter(is => is === 'TaskStarted').length, 1)
+  },
+)
+
+t.test('a claim whose handed tasks may be stored or not can be asked again', async t => {
+  let away = true
+  const parts = await startParts(t, {
+    engine: { appendDeadlineMs: 0 },
+    log: log =>
+      wrapLog(log, {
+        appendMany: async appends => {
+          const results = await log.appendMany(appends)
+          if (away && appends.some(({ events }) => events.length > 1))
+            throw new LogUnavailableError('the answer was lost')
+          return results
+        },
+      }),
+  })
+  const claim = aClaim({ waitMs: 20_000 })
+  const waiting = parts.claims.claim(claim, NEVER)
+  waiting.catch(() => {})
+  let taskId = ''
+  await until('the claim waits', async () => {
+    taskId = randomUUID()
+    const { kind } = await parts.engine.execute(ask(taskId, submitting()))
+    return kind === 'refused'
+  })
+  await t.rejects(waiting, { code: 'log_unavailable' })
+  away = false
+  t.strictSame(idsOf(await parts.claims.claim({ ...claim, waitMs: 0 }, NEVER)), [taskId])
+  t.strictSame(await typesOf(parts.log, taskId), ['TaskSubmitted', 'TaskStarted'])
+})
+
+t.test('a claim that has gone is handed nothing', async t => {
+  const parts = await setUp(t)
+  const gone = new AbortController()
+  const waiting = parts.claims.claim(aClaim({ waitMs: 30_000 }), gone.signal)
+  const behind = parts.claims.claim(aClaim({ waitMs: 30_000 }), NEVER)
+  await parts.projected()
+  gone.abort()
+  const [taskId] = await submitTasks(parts.engine, 1)
+  t.strictSame(await waiting, [])
+  t.strictSame(idsOf(await behind), [taskId])
 })
 
 const work = (type: string, count: number, tenant: string | null = null): Work[] =>
