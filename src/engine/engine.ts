@@ -11,7 +11,7 @@
 import type { Logger } from 'pino'
 import type { CommandEnvelope } from '../domain/commands.ts'
 import { type Decision, decide } from '../domain/decide.ts'
-import type { Instant, LifecycleRef, TaskEvent } from '../domain/events.ts'
+import type { Instant, LifecycleRef } from '../domain/events.ts'
 import { type LifecycleDefinition, STANDARD_LIFECYCLE } from '../domain/lifecycle.ts'
 import type { Task } from '../domain/task.ts'
 import {
@@ -26,7 +26,18 @@ import { AppendRetrier } from './append-retrier.ts'
 import type { Clock } from './clock.ts'
 import { CommandQueues, type FingerprintOf, type Waiting } from './command-queues.ts'
 import { type Lifecycles, UnknownLifecycleError } from './lifecycles.ts'
-import { appendOf, type Stage, stageEvent } from './stage.ts'
+import {
+  answerWithoutEvent,
+  appendOf,
+  type Decided,
+  eventOf,
+  type FollowUp,
+  isSubmit,
+  type Stage,
+  type Staged,
+  stageEvent,
+  stagesOf,
+} from './staged.ts'
 import { TaskCache } from './task-cache.ts'
 import { type Loaded, TaskReader, taskIn } from './task-reader.ts'
 
@@ -46,16 +57,6 @@ export interface EngineOptions {
   followUp?: (task: Task) => FollowUp | null
 }
 
-/**
- * A command that goes into the log with the submit before it, as one append: both are stored or none is. It is decided on
- * what the submit makes of the task.
- */
-export interface FollowUp {
-  envelope: CommandEnvelope
-  /** Told once; null where the command was not taken up, and nothing of it stored. */
-  resolve: (answer: Answer | null) => void
-}
-
 export const ENGINE_LIMITS = {
   /** Commands waiting or in flight; more are refused as overloaded. */
   waiting: 20_000,
@@ -67,28 +68,6 @@ export const ENGINE_LIMITS = {
   /** A command that waited this long for its turn is answered `overloaded`; nothing of it was stored. */
   waitMs: 15_000,
 } as const
-
-interface Decided {
-  member: Waiting
-  task: Task | null
-  decision: Decision
-  /** The clock's time of the decision, stored as the event's `at`. */
-  now: Instant
-  /** Whether `task` was caught up with the stream in this flight. */
-  current: boolean
-}
-
-interface Staged extends Decided {
-  stage: Stage
-  /** What goes into the log with it. */
-  followed: Followed | null
-}
-
-interface Followed extends FollowUp {
-  stage: Stage
-  /** performance.now() when it was asked for. */
-  since: number
-}
 
 export class Engine {
   readonly #options: EngineOptions
@@ -440,30 +419,14 @@ export class Engine {
   }
 }
 
-const isSubmit = ({ member, decision }: Staged): boolean =>
-  member.envelope.command.trigger === 'SUBMIT' && decision.kind === 'accepted'
-
-const stagesOf = ({ stage, followed }: Staged): Stage[] => (followed ? [stage, followed.stage] : [stage])
-
 /** The definition that decides: the task's own, or the one it is submitted with; null for a task that is not there. */
 function refOf({ command }: CommandEnvelope, task: Task | null): LifecycleRef | null {
   if (task) return task.lifecycle
   return command.trigger === 'SUBMIT' ? command.lifecycle : null
 }
 
-function eventOf(decision: Decision): TaskEvent | null {
-  if (decision.kind === 'accepted') return decision.event
-  return decision.kind === 'refused' ? (decision.event ?? null) : null
-}
-
 /** A log that was moved does not come back, so its answer says where it went. */
 function failed(error: unknown): Answer {
   if (error instanceof LogSealedError) return refused('log_unavailable', null, error.message)
   return refused(error instanceof LogUnavailableError ? 'log_unavailable' : 'internal_error')
-}
-
-function answerWithoutEvent({ decision, task }: Decided): Answer {
-  if (decision.kind === 'refused') return { kind: 'refused', ...decision.refusal, task }
-  if (!task) throw new Error('bug: nothing can be repeated without a task')
-  return { kind: 'repeated', task }
 }

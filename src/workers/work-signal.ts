@@ -6,7 +6,7 @@
  */
 import { LRUCache } from 'lru-cache'
 import type { PendingTask } from '../domain/task.ts'
-import type { FollowUp } from '../engine/engine.ts'
+import type { FollowUp } from '../engine/staged.ts'
 
 /** How often work is looked for without an announcement. */
 export const LOOK_MS = 500
