@@ -6,7 +6,8 @@
  *
  * A flight's members each go through: taken -> loaded -> decided -> appended -> answered. A conflict takes a
  * member back to `taken`, a bounded number of times. An answer that stores nothing (repeated, refused) is given
- * only after the task was caught up with its stream, so that no stale cache can say no.
+ * only after the task was caught up with its stream, so that no stale cache can say no. With a submit another command
+ * can travel, in the same append (`followUp`).
  */
 import type { Logger } from 'pino'
 import type { CommandEnvelope } from '../domain/commands.ts'
