@@ -31,6 +31,7 @@ import {
   answerWithoutEvent,
   appendOf,
   type Decided,
+  dropFollowUp,
   eventOf,
   type FollowUp,
   isSubmit,
@@ -335,9 +336,9 @@ export class Engine {
     } catch (error) {
       if (!(error instanceof LogUnavailableError))
         this.#options.logger.error({ err: error }, 'the lifecycles cannot be stored')
-      for (const { member, followed } of staged.filter(isSubmit)) {
-        followed?.resolve(null)
-        this.#answer(member, failed(error))
+      for (const one of staged.filter(isSubmit)) {
+        dropFollowUp(one)
+        this.#answer(one.member, failed(error))
       }
       return staged.filter(one => !isSubmit(one))
     }
@@ -346,7 +347,7 @@ export class Engine {
   #settle(one: Staged, result: AppendResult): void {
     const { member, decision, stage, followed } = one
     const { taskId } = member.envelope
-    if (result.kind !== 'appended') followed?.resolve(null)
+    if (result.kind !== 'appended') dropFollowUp(one)
     switch (result.kind) {
       case 'appended': {
         const { task, recorded } = stage

@@ -83,6 +83,12 @@ export const appendOf = (before: Task | null, stages: readonly Stage[]): Append 
 export const isSubmit = ({ member, decision }: Staged): boolean =>
   member.envelope.command.trigger === 'SUBMIT' && decision.kind === 'accepted'
 
+/** Nothing of what goes with it is stored. */
+export function dropFollowUp(one: Staged): void {
+  one.followed?.resolve(null)
+  one.followed = null
+}
+
 export const stagesOf = ({ stage, followed }: Staged): Stage[] =>
   followed ? [stage, followed.stage] : [stage]
 

@@ -426,24 +426,27 @@ t.test('a START that failed for a passing reason keeps its offer', async t => {
   t.equal((await parts.claims.claim(claim, NEVER)).length, 1)
 })
 
-/** Claims that wait where nothing is projected: all they can have is what they are handed. */
+/** Claims that wait, one behind the other, where nothing is projected: all they can have is what they are handed. */
 async function waitingClaims(t: Parameters<typeof startParts>[0], ...claims: Claim[]) {
   const parts = await startParts(t)
-  let looked = 0
-  const looks = signalled()
+  let looked = signalled()
   const workState: WorkState = {
     ...parts.workState,
     take: async claim => {
       const taken = await parts.workState.take(claim)
-      if (++looked === claims.length) looks.resolve()
+      looked.resolve()
       return taken
     },
   }
   const all = new Claims(workState, parts.engine, parts.signal)
-  const waiting = claims.map(claim => all.claim(claim, NEVER))
-  await looks.promise
-  // Behind its look each of them waits.
-  await new Promise(setImmediate)
+  const waiting: Promise<ProcessingTask[]>[] = []
+  for (const claim of claims) {
+    looked = signalled()
+    waiting.push(all.claim(claim, NEVER))
+    await looked.promise
+    // Behind its look it waits.
+    await new Promise(setImmediate)
+  }
   return { ...parts, claims: all, waiting }
 }
 
