@@ -3,6 +3,7 @@
  * read model has caught up. Service, Postgres, load and workers share the machine.
  */
 import { type ChildProcess, fork } from 'node:child_process'
+import { randomUUID } from 'node:crypto'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -83,6 +84,7 @@ export async function startBenchService(
 /** Workers that do nothing but report success; tells each task's end. */
 export function runWorkers(post: Post, loops: number, onDone: (taskId: string, at: number) => void) {
   let running = true
+  const run = randomUUID()
   const loop = async (index: number): Promise<void> => {
     for (let claim = 0; running; claim++) {
       const answer = await post('/v1/workers/claim', {
@@ -90,7 +92,7 @@ export function runWorkers(post: Post, loops: number, onDone: (taskId: string, a
         types: ['bench.task'],
         max: CLAIM_MAX,
         waitMs: 1_000,
-        claimId: `bench-${index}-${claim}`,
+        claimId: `${run}-${index}-${claim}`,
         leaseToken: LEASE_TOKEN,
       })
       const { tasks } = answer.body as { tasks: { taskId: string; attempt: number }[] }

@@ -35,6 +35,9 @@ const service = await startService({
   file: fileConfigSchema.parse({ types }),
   logger,
 })
+let stopping: Promise<void> | null = null
+// Also where the bench is gone without a word.
+process.once('disconnect', () => void stop())
 process.on('message', (message: { ask: 'usage' | 'stop' | 'lag' }) => void answer(message.ask))
 
 async function answer(ask: 'usage' | 'stop' | 'lag'): Promise<void> {
@@ -47,11 +50,15 @@ async function answer(ask: 'usage' | 'stop' | 'lag'): Promise<void> {
     const row = await service.pool.query<{ event_id: string }>('SELECT event_id FROM rollcall.projectors')
     process.send?.({ answer: ask, caughtUp: head === null || row.rows[0]?.event_id === head.eventId })
   } else {
-    await service.stop()
-    await postgres?.stop()
+    await stop()
     process.send?.({ answer: ask })
     process.disconnect()
   }
+}
+
+function stop(): Promise<void> {
+  stopping ??= service.stop().then(() => postgres?.stop())
+  return stopping
 }
 
 process.send({ answer: 'ready', url: service.url, databaseUrl: url, postgresPid: postgres?.pid ?? null })
