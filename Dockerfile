@@ -35,5 +35,5 @@ COPY --from=build /build/dist dist
 USER node
 EXPOSE 8080
 # Without a shell between, so that signals reach node. The option is the one of dist/cli/main.js's first line.
-ENTRYPOINT ["node", "--max-semi-space-size=32", "dist/cli/main.js"]
+ENTRYPOINT ["node", "--max-semi-space-size=64", "dist/cli/main.js"]
 CMD ["serve"]

@@ -13,6 +13,7 @@ import {
   BATCH,
   CLAIM_MAX,
   CONCURRENCY,
+  FEW_WORKER_LOOPS,
   latencySummary,
   paced,
   payload,
@@ -49,7 +50,7 @@ export async function startBenchService(
     fileURLToPath(new URL('./service-process.ts', import.meta.url)),
     [dataDir, ...(given ? [JSON.stringify(given)] : [])],
     {
-      execArgv: ['--import=tsx', '--expose-gc', '--max-semi-space-size=32'],
+      execArgv: ['--import=tsx', '--expose-gc', '--max-semi-space-size=64'],
     },
   )
   const next = <T>(answer: string): Promise<T> =>
@@ -125,9 +126,10 @@ export function runWorkers(post: Post, loops: number, onDone: (taskId: string, a
 }
 
 /** Runs `submit` while workers work, until every task is final and projected. */
-async function measure(service: Service, tasks: number, submit: (post: Post) => Promise<void>) {
+async function measure(service: Service, loops: number, submit: (post: Post) => Promise<void>) {
+  const tasks = TASKS
   const clients = poster(service.url, CONCURRENCY)
-  const workers = poster(service.url, 8)
+  const workers = poster(service.url, loops)
   let done = 0
   let allDone: () => void = () => {}
   const finished = new Promise<void>((resolve, reject) => {
@@ -139,7 +141,7 @@ async function measure(service: Service, tasks: number, submit: (post: Post) => 
   })
   const cpuBefore = treeCpuSeconds(service.child.pid!)
   const began = performance.now()
-  const crew = runWorkers(workers.post, WORKER_LOOPS, () => {
+  const crew = runWorkers(workers.post, loops, () => {
     if (++done === tasks) allDone()
   })
   await submit(clients.post)
@@ -207,7 +209,7 @@ async function submitBatches(post: Post, tasks: number): Promise<void> {
 /** Submits at a steady rate whatever comes back (open loop) and measures from the send to the end of each task. */
 export async function steady(service: Service) {
   const clients = poster(service.url, CONCURRENCY)
-  const workers = poster(service.url, 8)
+  const workers = poster(service.url, WORKER_LOOPS)
   const sentAt = new Map<string, number>()
   const endedAt = new Map<string, number>()
   const crew = runWorkers(workers.post, WORKER_LOOPS, (taskId, at) => endedAt.set(taskId, at))
@@ -250,13 +252,14 @@ type Round = Awaited<ReturnType<typeof measureRound>>
 /** Each part beside the peer's and a bare server's, minutes apart at most: the speed of a machine drifts. */
 async function measureRound(service: Service) {
   const bare = [await barePosts()]
-  const single = await measure(service, TASKS, () => submitSingles(service.url, TASKS))
+  const single = await measure(service, WORKER_LOOPS, () => submitSingles(service.url, TASKS))
   bare.push(await barePosts())
-  const batch = await measure(service, TASKS, post => submitBatches(post, TASKS))
+  const batch = await measure(service, WORKER_LOOPS, post => submitBatches(post, TASKS))
   bare.push(await barePosts())
+  const backlog = await measure(service, FEW_WORKER_LOOPS, post => submitBatches(post, TASKS))
   const latency = await steady(service)
   const peer = await measurePeer()
-  return { bare, single, batch, latency, peer }
+  return { bare, single, batch, backlog, latency, peer }
 }
 
 export async function bench(): Promise<BenchResult> {
@@ -291,7 +294,11 @@ export async function bench(): Promise<BenchResult> {
           ({ batch, bare }) => batch.lifecyclePerSecond / mean(bare.slice(1)),
           3,
         ),
+        backlog_submits_per_second: middle(({ backlog }) => backlog.submitPerSecond),
+        backlog_lifecycles_per_second: middle(({ backlog }) => backlog.lifecyclePerSecond),
+        backlog_cpu_us_per_task: middle(({ backlog }) => backlog.cpuMicrosPerTask),
         worker_loops: WORKER_LOOPS,
+        few_worker_loops: FEW_WORKER_LOOPS,
         claim_max: CLAIM_MAX,
         steady_per_second: STEADY.perSecond,
         steady_cpu_us_per_task: middle(({ latency }) => latency.cpuMicrosPerTask),

@@ -6,7 +6,10 @@ export const CONCURRENCY = 64
 export const BATCH = 500
 export const STEADY = { perSecond: 200, seconds: 20 }
 export const CLAIM_MAX = 100
-export const WORKER_LOOPS = 4
+/** Claims under way at once: so many that what is submitted finds some waiting, and the service is what is measured. */
+export const WORKER_LOOPS = 32
+/** So few that batches pile up. The peer's workers look again and again, so more of them would only cost it. */
+export const FEW_WORKER_LOOPS = 4
 
 export const payload = {
   prompt: 'a lighthouse on a cliff above a quiet sea, evening light, long exposure, a few birds far away',

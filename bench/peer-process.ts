@@ -11,13 +11,13 @@ import {
   BATCH,
   CLAIM_MAX,
   CONCURRENCY,
+  FEW_WORKER_LOOPS,
   type LatencySummary,
   latencySummary,
   paced,
   payload,
   STEADY,
   TASKS,
-  WORKER_LOOPS,
 } from './load.ts'
 import { round } from './support.ts'
 
@@ -65,7 +65,7 @@ async function measurePeer(boss: PgBoss): Promise<PeerFigures> {
     }
     return Promise.all(Array.from({ length: callers }, caller))
   }
-  const workers = Promise.all(Array.from({ length: WORKER_LOOPS }, worker))
+  const workers = Promise.all(Array.from({ length: FEW_WORKER_LOOPS }, worker))
   const singlePerSecond = await lifecyclesPerSecond(async () => {
     await inParallel(CONCURRENCY, TASKS, () => boss.send(QUEUE, payload))
   })
