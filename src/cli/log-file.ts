@@ -73,8 +73,7 @@ export class LogFile {
     if (text === '' || this.#fd === -1) return
     try {
       if (this.#bytes > this.#maxBytes) this.#turnOver()
-      writeSync(this.#fd, text)
-      this.#bytes += Buffer.byteLength(text)
+      this.#bytes += writeSync(this.#fd, text)
       this.#broken = false
     } catch (error) {
       // Said once, not for every line that follows.

@@ -76,18 +76,11 @@ export function submitRoutes(app: TypedApp, parts: AppParts): void {
   /** Checks a member; one that does not fit is refused alone. */
   function prepare(member: unknown, key: SubmitKey | null, caller: Caller, origin: Origin): Prepared {
     try {
-      const keyed = batchMemberSchema.safeParse(member)
-      if (!keyed.success) throw invalid(keyed.error)
-      const { idempotencyKey: own, ...rest } = keyed.data
-      const body = submitSchema.safeParse(rest)
-      if (!body.success) throw invalid(body.error)
-      const tenant = tenantFor(caller, body.data.tenant)
-      return submitter.command(
-        body.data,
-        tenant,
-        own === undefined ? key : { route: 'tasks', key: own },
-        origin,
-      )
+      const checked = batchMemberSchema.safeParse(member)
+      if (!checked.success) throw invalid(checked.error)
+      const { idempotencyKey: own, ...body } = checked.data
+      const tenant = tenantFor(caller, body.tenant)
+      return submitter.command(body, tenant, own === undefined ? key : { route: 'tasks', key: own }, origin)
     } catch (error) {
       return refusalOf(error)
     }

@@ -106,11 +106,9 @@ export const BATCH_MAX = 1_000
 export const batchSchema = z
   .strictObject({ tasks: z.array(shownAs('BatchMember')).min(1).max(BATCH_MAX) })
   .meta({ id: 'Batch' })
-/** What a member should be, for the document. */
-submitSchema
+export const batchMemberSchema = submitSchema
   .safeExtend({ idempotencyKey: idempotencyKeySchema.optional() })
   .meta({ id: 'BatchMember', not: { required: ['runAt', 'delayMs'] } })
-export const batchMemberSchema = z.looseObject({ idempotencyKey: idempotencyKeySchema.optional() })
 
 export const taskParamsSchema = z.strictObject({ id: taskIdSchema })
 
