@@ -18,6 +18,10 @@ t.test(
       const reports = ids.map(taskId => ({ trigger: 'SUCCEED', taskId, attempt: 1, leaseToken: TOKEN }))
       await api.post('/v1/workers/report', { worker: 'worker-1', reports })
     }
+    await until('all of them can be claimed', async () => {
+      const rows = await execute(databaseUrl, 'SELECT FROM rollcall.ready')
+      return rows.length === first.length
+    })
     const { body } = await api.claim({ types: [type], max: SAMPLE_MIN })
     t.equal(body.tasks.length, SAMPLE_MIN)
     const [running] = body.tasks
