@@ -127,7 +127,6 @@ export function runWorkers(post: Post, loops: number, onDone: (taskId: string, a
 
 /** Runs `submit` while workers work, until every task is final and projected. */
 async function measure(service: Service, loops: number, submit: (post: Post) => Promise<void>) {
-  const tasks = TASKS
   const clients = poster(service.url, CONCURRENCY)
   const workers = poster(service.url, loops)
   let done = 0
@@ -135,14 +134,14 @@ async function measure(service: Service, loops: number, submit: (post: Post) => 
   const finished = new Promise<void>((resolve, reject) => {
     allDone = resolve
     setTimeout(
-      () => reject(new Error(`only ${done} of ${tasks} tasks ended within ${LIMIT_MS} ms`)),
+      () => reject(new Error(`only ${done} of ${TASKS} tasks ended within ${LIMIT_MS} ms`)),
       LIMIT_MS,
     ).unref()
   })
   const cpuBefore = treeCpuSeconds(service.child.pid!)
   const began = performance.now()
   const crew = runWorkers(workers.post, loops, () => {
-    if (++done === tasks) allDone()
+    if (++done === TASKS) allDone()
   })
   await submit(clients.post)
   const submitted = performance.now()
@@ -155,9 +154,9 @@ async function measure(service: Service, loops: number, submit: (post: Post) => 
   clients.close()
   workers.close()
   return {
-    submitPerSecond: round((tasks / (submitted - began)) * 1000),
-    lifecyclePerSecond: round((tasks / (ended - began)) * 1000),
-    cpuMicrosPerTask: round((cpuSeconds / tasks) * 1e6),
+    submitPerSecond: round((TASKS / (submitted - began)) * 1000),
+    lifecyclePerSecond: round((TASKS / (ended - began)) * 1000),
+    cpuMicrosPerTask: round((cpuSeconds / TASKS) * 1e6),
   }
 }
 

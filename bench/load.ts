@@ -1,4 +1,4 @@
-/** The load that Rollcall and the peer are given alike. */
+/** The load that Rollcall and the peer are given, alike but for how many workers there are. */
 import { quantile } from './support.ts'
 
 export const TASKS = 20_000
